@@ -309,7 +309,8 @@ class Mechanism(AbstractShown):
         names, counts = zip(*rows, strict=True)
         parts = jnp.split(multipliers, np.cumsum(counts)[:-1])
         force, errors = own(q, v, t, a, dict(zip(names, parts, strict=True)))
-        force, found, start = force if applied is None else force + applied, list[RowValues](), 0
+        force = force if applied is None else force + applied_force(applied, v, "applied")
+        found, start = list[RowValues](), 0
         for name, c in self.named_constraints.items():
             if name in errors:
                 found.append(errors[name])

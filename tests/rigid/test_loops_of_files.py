@@ -93,6 +93,12 @@ def test_the_older_form_names_parts_of_names():
     assert list(robot.motors) == ["motor_left", "motor_right"]
     with pytest.raises(ValueError, match="asks for 2 loops of two links each with 'loop'.*has 1"):
         rigid.from_urdf(leg(), loops=old | {"closed_loop_number": 2})
+    oldest = {"name_mot": "motor", "rotule_name": "rod", "Lidmot": [0, 1], "Lidvmot": [0, 1], "closed_loop": PAIR}
+    robot = rigid.from_urdf(leg(), loops=oldest)
+    assert [name for name in robot.joint_names if isinstance(robot.joints[name], rigid.Spherical)] == ["free_rod"]
+    assert list(robot.motors) == ["motor_left", "motor_right"]
+    with pytest.warns(UserWarning, match="Left out: rotule_name 'ball' of the loops, which no joint has in its name"):
+        rigid.from_urdf(leg(), loops=oldest | {"rotule_name": "ball"})
 
 
 def test_kinds_of_joints_are_replaced_and_missing_ones_named():
@@ -128,6 +134,7 @@ PAIR = [["loop1_A", "loop1_B"]]
         ({"joint_name": ["free_rod"], "joint_type": ["UJOINT_XX"]}, "has the joint_type 'UJOINT_XX'"),
         ({"closed_loop": PAIR, "frames": []}, "has the key 'frames', but the keys are"),
         ({"name_closedloop": 3}, "must have a text as name_closedloop"),
+        ({"rotule_name": ["rod"]}, "must have a text as rotule_name"),
         ({"name_mot": [1]}, "must have a list of names as name_mot"),
     ],
 )

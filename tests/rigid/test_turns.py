@@ -11,6 +11,8 @@ from ukjax import rigid
 from ..helpers import assert_close, long
 
 
+# Whole numbers of radians beyond a full turn, which look like degrees.
+pytestmark = pytest.mark.filterwarnings("ignore:coordinates.* full turn:UserWarning")
 TIME = jnp.zeros(())
 ABSOLUTE = {"plane": {"coordinates": "absolute", "planar": True}, "space": {"coordinates": "absolute"}}
 

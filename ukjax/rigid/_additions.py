@@ -8,8 +8,9 @@ The form is that of Gepetto's example-parallel-robots:
     joint_name: [ankle]             joints that are of another kind than the URDF says,
     joint_type: [SPHERICAL]         SPHERICAL, FIXED, or UJOINT_XY, a universal joint about x and then y
 
-Its older form names parts of names: `name_mot: mot` for all joints with "mot" in their names, and for the pairs
-`name_closedloop: loop`, `closed_loop_number: 2` for the links whose names have "loop0", "loop1", ... in them, two each.
+Its older forms name parts of names: `name_mot: mot` for all joints with "mot" in their names, `rotule_name: ball` for
+joints that are SPHERICAL, and for the pairs `name_closedloop: loop`, `closed_loop_number: 2` for the links whose names
+have "loop0", "loop1", ... in them, two each. `Lidmot` and `Lidvmot` number the motors in another program's order.
 """
 
 import difflib
@@ -29,7 +30,8 @@ from ._parts import unused
 from ._urdf import SPEEDS, Description, check_followers
 
 
-KEYS = ("closed_loop", "type", "name_mot", "joint_name", "joint_type", "name_closedloop", "closed_loop_number")
+KEYS = ("closed_loop", "type", "name_mot", "joint_name", "joint_type")
+OLD_KEYS = ("name_closedloop", "closed_loop_number", "rotule_name", "Lidmot", "Lidvmot")
 # A larger file, of bytes, is none of loops.
 LARGEST = 2**20
 CLOSURES = {"6D": Fixed, "5D": Revolute, "3D": Spherical}
@@ -43,6 +45,7 @@ class Additions(NamedTuple):
         pairs: Names of two links or joints whose frames coincide, and the class of the joint between them.
         motors: Names of joints with a motor, or a part of their names.
         kinds: Joint -> its kind in `joint_type`.
+        balls: Part of the names of further joints that are balls, in the older form; else None.
         search: Part of the names of links, and the number of loops, in the older form; else None.
     """
 
@@ -50,6 +53,7 @@ class Additions(NamedTuple):
     pairs: Sequence[tuple[str, str, type[AbstractJoint]]] = ()
     motors: Sequence[str] | str = ()
     kinds: Mapping[str, str] = {}
+    balls: str | None = None
     search: tuple[str, int, type[AbstractJoint]] | None = None
 
 
@@ -60,12 +64,12 @@ def additions(loops: object, path: Path | None) -> Additions:
         found = next((place for place in beside if place.is_file()), None)
         contents = None if found is None else _contents(found)
         # A file of that name may be for another program.
-        ours = isinstance(contents, Mapping) and any(key in contents for key in KEYS)
+        ours = isinstance(contents, Mapping) and any(key in contents for key in (*KEYS, *OLD_KEYS))
         return _parsed(contents, str(found)) if ours else Additions({})
     if isinstance(loops, str | os.PathLike):
         return _parsed(_contents(Path(loops)), str(loops))
     has_joints = isinstance(loops, Mapping) and any(isinstance(value, AbstractJoint) for value in loops.values())
-    if isinstance(loops, Mapping) and not has_joints and any(key in KEYS for key in loops):
+    if isinstance(loops, Mapping) and not has_joints and any(key in (*KEYS, *OLD_KEYS) for key in loops):
         return _parsed(loops, "the mapping")
     return Additions(named_parts(loops, AbstractJoint, "loops", 'rigid.Revolute("left.tip", "right.tip")'))
 
@@ -89,10 +93,10 @@ def _contents(path: Path) -> object:
 def _parsed(contents: object, called: str) -> Additions:
     """The `Additions` of a mapping; raises ValueError, which names the key, for what is not of the form."""
     if not isinstance(contents, Mapping):
-        _refuse(called, f"must be a mapping with {', '.join(KEYS[:5])}")
-    unknown = [key for key in contents if key not in KEYS]
+        _refuse(called, f"must be a mapping with {', '.join(KEYS)}")
+    unknown = [key for key in contents if key not in (*KEYS, *OLD_KEYS)]
     if unknown:
-        _refuse(called, f"has the key {_shown(unknown[0])}, but the keys are {', '.join(KEYS)}")
+        _refuse(called, f"has the key {_shown(unknown[0])}, but the keys are {', '.join((*KEYS, *OLD_KEYS))}")
     names = _names(contents.get("joint_name", []), "joint_name", called)
     kinds = [kind.upper() for kind in _names(contents.get("joint_type", []), "joint_type", called)]
     if len(names) != len(kinds):
@@ -102,13 +106,16 @@ def _parsed(contents: object, called: str) -> Additions:
         _refuse(called, f"has the joint_type {wrong!r}, which is none of SPHERICAL, FIXED, UJOINT_XY (YZ, ZX, YX, ...)")
     motors = contents.get("name_mot", [])
     motors = motors if isinstance(motors, str) else _names(motors, "name_mot", called)
+    balls = contents.get("rotule_name")
+    if balls is not None and (not isinstance(balls, str) or not balls):
+        _refuse(called, f"must have a text as rotule_name, but has {_shown(balls)}")
     pairs, search = _pairs(contents, called), None
     if "name_closedloop" in contents:
         name, count = contents["name_closedloop"], contents.get("closed_loop_number", 1)
         if not isinstance(name, str) or not name or not isinstance(count, int) or not 0 <= count <= 1000:
             _refuse(called, "must have a text as name_closedloop, and a number as closed_loop_number")
         search = name, count, _closure(contents.get("type", "6D"), called)
-    return Additions({}, pairs, motors, dict(zip(names, kinds, strict=True)), search)
+    return Additions({}, pairs, motors, dict(zip(names, kinds, strict=True)), balls, search)
 
 
 def _pairs(contents: Mapping, called: str) -> list[tuple[str, str, type[AbstractJoint]]]:
@@ -143,10 +150,13 @@ def _crossed(kind: str) -> tuple[int, int] | None:
     return (first, second) if first != second else None
 
 
-def retyped(found: Description, kinds: Mapping[str, str], odd: list[str]) -> Description:
+def retyped(found: Description, added: Additions, odd: list[str]) -> Description:
     """The file with the kinds of some joints replaced; a joint that does not exist is named in `odd`."""
     joints = dict(found.joints)
-    for name, kind in kinds.items():
+    searched = [] if added.balls is None else [name for name in joints if added.balls in name]
+    if added.balls is not None and not searched:
+        odd.append(f"Left out: rotule_name {added.balls!r} of the loops, which no joint has in its name.")
+    for name, kind in {**dict.fromkeys(searched, "SPHERICAL"), **added.kinds}.items():
         if name not in joints:
             odd.append(f"Left out: joint_name {name!r} of the loops, which is no joint.")
             continue

@@ -173,7 +173,7 @@ def read_urdf(
 ) -> Reading:
     """The `Reading` of a URDF file; arguments as for `from_urdf`."""
     odd = [said for link in found.links.values() if (said := _judged(link))]
-    found = retyped(found, added.kinds, odd)
+    found = retyped(found, added, odd)
     names = _Names(*(dict(zip(part, distinct(list(part), "", 0), strict=True)) for part in (found.links, found.joints)))
     loops = closing(found, added, names.links)
     kind = _kinds(found, floating)
