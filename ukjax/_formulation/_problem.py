@@ -85,23 +85,31 @@ def coordinate_scales(M: Matrix, A: Rows) -> Vector:
     """
     M, A = stop_gradient((M, A))
     sizes, diagonal = jnp.abs(A), jnp.abs(jnp.diagonal(M))
+    # An entry that may be the rounding error of its row is followed last: its inverse would be a scale without meaning.
+    solid = jnp.where(sizes > jnp.finfo(A.dtype).eps * jnp.max(sizes, axis=1, keepdims=True, initial=0.0), sizes, 0)
 
-    def spread(known: Array, C: Vector) -> Vector:
+    def spread(sizes: Rows, known: Array, C: Vector) -> Vector:
         """Returns the largest entry of each column (n,) in rows whose largest known entry is one."""
         of_row = jnp.max(jnp.where(known[None], sizes * C[None], 0), axis=1, initial=0.0)
         parts = sizes / jnp.where(of_row > 0, of_row, 1)[:, None]
         return jnp.max(jnp.where((of_row > 0)[:, None], parts, 0), axis=0, initial=0.0)
 
-    def following(carry):
-        known, C, _ = carry
-        found = spread(known, C)
-        new = ~known & (found > 0)
-        return known | new, jnp.where(new, inverse_powers(found), C), jnp.any(new & ~jnp.all(known | new))
+    def following(sizes: Rows, known: Array, C: Vector) -> tuple[Array, Vector]:
+        """Returns which coordinates have scales after these spread along the rows, and the scales."""
+
+        def step(carry):
+            known, C, _ = carry
+            found = spread(sizes, known, C)
+            new = ~known & (found > 0)
+            return known | new, jnp.where(new, inverse_powers(found), C), jnp.any(new & ~jnp.all(known | new))
+
+        start = known, C, jnp.any(known) & ~jnp.all(known)
+        known, C, _ = jax.lax.while_loop(lambda carry: carry[2], step, start)
+        return known, C
 
     known = diagonal > 0
-    start = known, inverse_powers(jnp.sqrt(diagonal)), jnp.any(known) & ~jnp.all(known)
-    known, C, _ = jax.lax.while_loop(lambda carry: carry[2], following, start)
-    return jnp.where(known, C, inverse_powers(spread(~known, jnp.ones_like(C))))
+    known, C = following(sizes, *following(solid, known, inverse_powers(jnp.sqrt(diagonal))))
+    return jnp.where(known, C, inverse_powers(spread(sizes, ~known, jnp.ones_like(C))))
 
 
 def inverse_powers(sizes: Array) -> Array:

@@ -226,7 +226,7 @@ class Gear(eqx.Module):
         return first - wanted
 
     def of(self, c: Array) -> Array:
-        """That difference (1,) for coordinates of its joints (k,), which are all different."""
+        """The row (1,) for coordinates of its joints (k,), which are all different."""
         return self.row(dict(zip(self.joints, c, strict=True)).__getitem__)[None]
 
     def _sum(self, side: tuple[str, ...] | None, factors: Array | None, coordinate: Callable[[str], Array]) -> Array:
