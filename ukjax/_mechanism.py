@@ -309,11 +309,12 @@ class Mechanism(AbstractShown):
         names, counts = zip(*rows, strict=True)
         parts = jnp.split(multipliers, np.cumsum(counts)[:-1])
         force, errors = own(q, v, t, a, dict(zip(names, parts, strict=True)))
+        force = applied_force(force, v, "force(q, v, t)")
         force = force if applied is None else force + applied_force(applied, v, "applied")
         found, start = list[RowValues](), 0
         for name, c in self.named_constraints.items():
             if name in errors:
-                found.append(errors[name])
+                found.append(errors[name].astype(q.dtype))
             else:
                 A, b = self.rows_of(c, q, v, t)
                 force = force + A.T @ multipliers[start : start + len(b)]
