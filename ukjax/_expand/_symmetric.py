@@ -128,7 +128,7 @@ def product(graph: Graph, A: np.ndarray, x: Sequence[Entry], dtype: np.dtype) ->
 
 
 def dot(graph: Graph, x: Iterable[Entry], y: Iterable[Entry], dtype: np.dtype) -> Entry:
-    """The product x . y. Zeros of x are passed over where the number beside them may be any but a known NaN."""
+    """The product x . y. Zeros of x are left out, unless a constant that is not finite is beside them."""
     pairs = [(a, b) for a, b in zip(x, y, strict=True) if isinstance(a, Node) or a != 0 or not _is_finite(b)]
     return graph.sum([graph.mul(a, b) for a, b in pairs], dtype)
 

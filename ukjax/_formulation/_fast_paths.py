@@ -79,13 +79,13 @@ class TracedTerms(NamedTuple):
         closed: arrays -> M, Q, A, b, and the rows whose rounding errors are asked for.
         arrays: The state, and arrays that are being traced and that the terms are made of.
         terms: What else there is.
-        balance: As `TermsFunctions.imbalance`.
+        inverse_dynamics: `TermsFunctions.imbalance`.
     """
 
     closed: ClosedJaxpr
     arrays: list[Array]
     terms: Terms
-    balance: Partial | None
+    inverse_dynamics: Partial | None
 
     @classmethod
     def of(cls, terms_of: TermsFunctions, state: Sequence[Array]) -> "TracedTerms":
@@ -124,9 +124,9 @@ class TracedTerms(NamedTuple):
     @property
     def imbalance(self) -> Traceable | None:
         """The function (arrays, a, l) -> Q - M a + A^T l, b - A a; None if it is to be found from the terms."""
-        if self.balance is None or not self.rows:
+        if self.inverse_dynamics is None or not self.rows:
             return None
-        leaves, structure = jax.tree_util.tree_flatten(self.balance)
+        leaves, structure = jax.tree_util.tree_flatten(self.inverse_dynamics)
         place = {id(x): i for i, x in enumerate(self.arrays)}
         places = [place.get(id(x)) for x in leaves]
         # What is traced later may hold no array that is being traced now. One that is in no term is not needed.
@@ -134,7 +134,7 @@ class TracedTerms(NamedTuple):
         rows, avals = self.terms.rows, [*self.closed.in_avals, self.closed.out_avals[1], self.closed.out_avals[3]]
 
         def unbalanced(*args: Array) -> tuple[Vector, RowValues]:
-            given = [_unknown_or(x) if i is None else args[i] for x, i in zip(known, places, strict=True)]
+            given = [_filled(x) if i is None else args[i] for x, i in zip(known, places, strict=True)]
             return jax.tree_util.tree_unflatten(structure, given)(rows, *args[:3], *args[-2:])
 
         return Traceable(lambda: jax.make_jaxpr(unbalanced)(*avals), avals, avals[-2:], False)
@@ -156,8 +156,8 @@ class TracedTerms(NamedTuple):
         return Partial(ft.partial(_solved, self.terms.partition, self.terms.rows), formulation)
 
 
-def _unknown_or(leaf: PyTree) -> PyTree:
-    """The leaf; for the type of an array one of NaN, or zero, which no result may depend on."""
+def _filled(leaf: PyTree) -> PyTree:
+    """The leaf; an array of NaN, or of zeros, in place of the type of one, on which no result depends."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     return jnp.full(leaf.shape, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0, leaf.dtype)

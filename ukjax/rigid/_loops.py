@@ -50,8 +50,8 @@ class Geared(eqx.Module):
         return self.robot.gears[self.gear].row(lambda name: _turns.coordinate(self.robot, q, name))[None]
 
 
-class _GearAtWork(NamedTuple):
-    """A gear between different joints of the tree, at a state: its row without the zeros.
+class _GearRow(NamedTuple):
+    """The row of a gear between different joints of the tree, without the zeros.
 
     Attributes:
         speeds: The speeds of its joints (k,).
@@ -66,7 +66,7 @@ class _GearAtWork(NamedTuple):
     second: Array
 
     @classmethod
-    def of(cls, robot: AbstractRobot, gear: Gear, q: Array, v: Array) -> "_GearAtWork":
+    def of(cls, robot: AbstractRobot, gear: Gear, q: Array, v: Array) -> "_GearRow":
         nodes = [robot.layout.node(joint) for joint in gear.joints]
         speeds = np.array([node.v[0] for node in nodes])
         c, rate = q[np.array([node.q[0] for node in nodes])], v[speeds]
@@ -81,11 +81,11 @@ class _GearAtWork(NamedTuple):
         return stabilized(gains, -self.second, self.position, self.velocity)
 
 
-def _gears(robot: AbstractRobot, q: Array, v: Array) -> dict[str, _GearAtWork]:
+def _gears(robot: AbstractRobot, q: Array, v: Array) -> dict[str, _GearRow]:
     """The gears between different joints of the tree; others are constraints like any other."""
     own = {k: x for k, x in robot.gears.items() if len(set(x.joints)) == len(x.joints)}
     of_tree = {k: x for k, x in own.items() if all(joint in robot.layout.tree for joint in x.joints)}
-    return {name: _GearAtWork.of(robot, gear, q, v) for name, gear in of_tree.items()}
+    return {name: _GearRow.of(robot, gear, q, v) for name, gear in of_tree.items()}
 
 
 class Motors(eqx.Module):
