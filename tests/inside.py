@@ -24,7 +24,7 @@ from ukjax import (
     _trajectory,
     _waiting,
 )
-from ukjax._batch import _devices, _portions
+from ukjax._batch import _devices, _simulate_batch
 from ukjax._expand import Certain as Certain
 from ukjax._expand import Gathers as Gathers
 from ukjax._expand import LoopTables as LoopTables
@@ -45,17 +45,18 @@ from ukjax._expand import (
 from ukjax._expand import _loop as _scalar_loop
 from ukjax._expand import are_clear as are_clear
 from ukjax._expand._loop import LoopOp
-from ukjax._export import _compiler, _export
-from ukjax._hybrid import _impact
-from ukjax._integrate import _flow, _integrator, _record, _replay, _run, _segments
-from ukjax._lowering import _bind, _c, _disk, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread, _tiers
+from ukjax._export import _export, _fmu
+from ukjax._hybrid import _segment
+from ukjax._integrate import _integrator, _march, _record, _replay, _run, _segments
+from ukjax._lowering import _bind, _c, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread
+from ukjax._lowering import _compile as _lowering_compile
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
-from ukjax._program import _compile, _hoist, _packed, _unbatch
+from ukjax._program import _compile, _plain, _substitute, _unbatch
 from ukjax._sweep import _cases, _cluster, _design, _store
 from ukjax._tune import _checkpoint, _loop, _objective
 from ukjax.cli import _declared, _list, _output, _simulate
-from ukjax.plot import _scene, _stage
+from ukjax.plot import _stage
 from ukjax.rigid import (
     _chain,
     _coordinates,
@@ -76,7 +77,7 @@ from ukjax.rigid import (
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
     "assembly": (_gpu, "assembly"),
-    "c_compiler": (_compiler, "c_compiler"),
+    "c_compiler": (_fmu, "c_compiler"),
     "c_part": (_c, "C_PART"),
     "cache_folder": (_output, "user_cache_path"),
     "has_compiler": (_compiled, "has_compiler"),
@@ -86,13 +87,13 @@ REPLACEABLE = {
     "gpu_of": (_bind, "gpu_of"),
     "is_right": (_bind, "_is_right"),
     "handler_text": (_handler, "handler_text"),
-    "often": (_tiers, "OFTEN"),
+    "often": (_lowering_compile, "CALLS_UNTIL_OPTIMISED"),
     "first_machine": (_bind, "compiled"),
     "optimised_machine": (_handler, "Machine"),
-    "improved": (_tiers.Tier, "improved"),
+    "improved": (_lowering_compile.Tier, "improved"),
     "panel_motion": (_panels, "panel_motion"),
     "part": (_kernel, "PART"),
-    "portion": (_portions, "BYTES"),
+    "portion": (_simulate_batch, "BYTES"),
     "projected_by_matrices": (_projection, "_by_pseudoinverse"),
     "read_armature": (_from_model, "at_joint"),
     "read_start": (_from_model, "_home"),
@@ -107,7 +108,7 @@ REPLACEABLE = {
     "sure_way": (_compiled.Compiled, "_go_the_sure_way"),
     "timed_run": (_simulate, "timed_run"),
     "longest_first": (LoopOp, "_longest_first"),
-    "together": (_portions, "TOGETHER"),
+    "together": (_simulate_batch, "TOGETHER"),
     "written_out": (_compiled, "MOST_WRITTEN_OUT"),
     "unknown_fields": (_model, "_unknown"),
     "vector_width": (_stages, "vector_width"),
@@ -161,10 +162,10 @@ LANES = _devices.LANES
 barrier = _devices.barrier
 Tiles = _devices.Tiles
 on_each = _devices.on_each
-TOGETHER = _portions.TOGETHER
-allocate_like = _portions._allocate_like
-factorise = _blocks._factors.factorise
-order_of = _blocks._factors.order_of
+TOGETHER = _simulate_batch.TOGETHER
+allocate_like = _simulate_batch._allocate_like
+factorise = _blocks.factorise
+order_of = _blocks.order_of
 FEW_STATES = _fast_or_slow.FEW
 evaluated_where_needed = _fast_or_slow._evaluated
 guarded_by = _fast_or_slow.guarded_by
@@ -193,12 +194,12 @@ InlinedProgram = _tiled.InlinedProgram
 Lowering = _tiled.Lowering
 tiled_dynamics = _tiled.tiled_dynamics
 Constants = _entry.Constants
-after_impact = _impact.after_impact
+after_impact = _segment.after_impact
 checksum_of = _identity.checksum_of
-Dynamics = _flow.Dynamics
-IntegrationProblem = _flow.IntegrationProblem
-room_for = _flow.room_for
-vector_field = _flow.vector_field
+Dynamics = _march.Dynamics
+IntegrationProblem = _march.IntegrationProblem
+room_for = _march.room_for
+vector_field = _march.vector_field
 Integrator = _integrator.Integrator
 PORTION = _run.PORTION
 PARTS = _record.PARTS
@@ -208,7 +209,7 @@ finer_of = _segments.finer_of
 segment_of = _segments.segment_of
 segments_of = _segments.segments_of
 panel_motion = _panels.panel_motion
-eliminate = _panels._factors.eliminate
+eliminate = _panels.eliminate
 Point = _search.Point
 descend = _search.descend
 Curve = _shooting.Curve
@@ -223,9 +224,9 @@ look = _shooting.look
 jit_fast_compile = _compile.jit_fast_compile
 light_options = _compile.light_options
 not_tracing = _compile.not_tracing
-packed = _packed.packed
-shapes_of = _hoist.shapes_of
-hoist = _hoist.hoist
+packed = _plain.packed
+shapes_of = _substitute.shapes_of
+hoist = _substitute.hoist
 LAPACK = _unbatch.LAPACK
 unbatch_lapack = _unbatch.unbatch_lapack
 controlled_motion = _servo._motion.controlled_motion
@@ -251,10 +252,10 @@ rank_of = _list._rank
 CACHE_VARIABLE = _output.VARIABLE
 are_kept = _output.are_kept
 keep_programs = _output.keep_programs
-check_drawing = _scene.check
+check_drawing = _stage.check
 seen_from_afar = _stage.seen_from_afar
-round_number = _scene._round
-scene = _scene.scene
+round_number = _stage._round
+scene = _stage.scene
 actuators_of = _model.actuators_of
 switches_of = _model.switches_of
 Branches = _slopes.Branches
@@ -308,7 +309,7 @@ by_matrices, allows_machine_code = _bind.by_matrices, _bind.allows_machine_code
 longest_first = LoopOp._longest_first
 assembly = _gpu.assembly
 Library = _lowering.Library
-CodeFolder = _disk.CodeFolder
+CodeFolder = _lowering_compile.CodeFolder
 SureWay = _bind.SureWay
 Traceable = _bind.Traceable
 mended = _bind.mended
@@ -317,8 +318,8 @@ interface_of = _handler.interface_of
 handler_text = _handler.handler_text
 can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
-Tier = _tiers.Tier
-Machine = _tiers.Machine
+Tier = _lowering_compile.Tier
+Machine = _lowering_compile.Machine
 vector_width = _stages.vector_width
 wasm_module = _lowering.wasm_module
 kernel = _lowering.kernel

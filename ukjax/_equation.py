@@ -17,8 +17,7 @@ from jaxtyping import Array, ArrayLike
 from . import _check
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba, metric, motion_by, row_scales, with_lowering
 from ._linalg import Jacobi, SkipIfZero, pseudoinverse
-from ._mechanism import Mechanism
-from ._not_finite import culprit
+from ._mechanism import Mechanism, culprit
 from ._program import PlainCalls, in_batch, jit_fast_compile, outside_mesh
 from ._result import RESULTS, throw_if_failed
 from ._system import applied_force

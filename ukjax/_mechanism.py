@@ -1,8 +1,8 @@
-"""Mechanism: a system and its constraints."""
+"""Mechanism: a system and its constraints, and the search for the function of it that returned NaN or infinity."""
 
 import abc
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
 from jax.tree_util import Partial
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from . import _check
 from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound, error_from_afar, members_of
 from ._dataset import Names
+from ._program import jit_fast_compile
+from ._result import RESULTS
 from ._sharing import Origin, binding, joined, separated
 from ._show import AbstractShown, Report, parameters, shortened
 from ._system import (
@@ -27,6 +29,7 @@ from ._system import (
     applied_force,
 )
 from ._terms import BlockTerms, ForwardDynamics, ModularTerms, Terms, TermsFunctions, of_loose
+from ._trajectory import Trajectory
 from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 
 
@@ -485,3 +488,54 @@ def _nonideal_force(function: Callable, q: Coordinates, v: Vector, t: Scalar, id
 
 def _concatenate(parts: list[Array], q: Array) -> Array:
     return jnp.concatenate(parts) if parts else jnp.zeros(0, q.dtype)
+
+
+def culprit(mechanism: Mechanism, states: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> str:
+    """Returns a sentence about the first function that is not finite at the first of these states where one is not.
+
+    Empty if all functions are finite at all states that are themselves finite.
+    """
+    for state in states:
+        if not all(np.all(np.isfinite(x)) for x in state):
+            continue
+        found = _finite(mechanism, *map(jnp.asarray, state))
+        bad = [name for name, okay in found.items() if not okay]
+        if bad:
+            q, v = (np.array2string(np.asarray(x), precision=6, threshold=12) for x in state[:2])
+            return f" {bad[0]} is not finite at q = {q}, v = {v}, t = {np.asarray(state[2]).item():.6g}."
+    return ""
+
+
+def culprit_along(mechanism: Mechanism, trajectory: Trajectory) -> str:
+    """Returns a sentence about the function that ended a trajectory; empty if that is not why, or cannot be found.
+
+    The states that are tried lead from the last saved one to where the run stopped, and a little beyond.
+    """
+    kept = vars(trajectory)
+    if bool(trajectory.result != RESULTS.not_finite) or kept["q"] is None or kept["v"] is None:
+        return ""
+    q, v, t = (np.asarray(x) for x in (trajectory.q, trajectory.v, trajectory.t))
+    whole = np.flatnonzero(np.isfinite(q).all(axis=1) & np.isfinite(v).all(axis=1))
+    i = whole[-1] if len(whole) else 0
+    further = float(trajectory.stats["t_reached"] - t[i])
+    step = max(further, (t[-1] - t[0]) / len(t))
+    start = tuple(map(jnp.asarray, (q[i], v[i], t[i])))
+    rates = np.asarray(mechanism.rates(*start))
+    ahead = [0.0, *(further + part * step for part in (0.0, 1e-6, 1e-3, 0.1, 1.0))]
+    return culprit(mechanism, [(q[i] + dt * rates, v[i], t[i] + dt) for dt in ahead])
+
+
+@jit_fast_compile
+def _finite(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> dict[str, Array]:
+    """Whether each function of a mechanism is finite at a state."""
+    kind = type(mechanism.system).__name__
+    found = {f"The mass matrix of the {kind}": mechanism.mass(q, t, v.shape[0])}
+    found[f"The force of the {kind}"] = applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)")
+    for name, constraint in mechanism.named_constraints.items():
+        called = f"{name!r} ({type(constraint).__name__})"
+        error = jnp.append(constraint.position_error(q, t), mechanism.velocity_error_of(constraint, q, v, t))
+        found[f"The value of the constraint {called}"] = error
+        found[f"A derivative of the constraint {called}"] = jnp.append(*mechanism.rows_of(constraint, q, v, t))
+    if mechanism.nonideal is not None:
+        found["The nonideal force, without an ideal one,"] = mechanism.nonideal(q, v, t, jnp.zeros_like(v))
+    return {name: jnp.all(jnp.isfinite(x)) for name, x in found.items()}

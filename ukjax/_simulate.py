@@ -14,8 +14,7 @@ from . import _check
 from ._collector import seldom_collecting
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
-from ._mechanism import Mechanism
-from ._not_finite import culprit_along
+from ._mechanism import Mechanism, culprit_along
 from ._program import PlainCalls, in_batch, jit_fast_compile, not_tracing, outside_mesh
 from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, Feedback, as_controller, missed_rows

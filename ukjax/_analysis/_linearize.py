@@ -29,8 +29,7 @@ from .._result import RESULTS, code_of, is_traced, throw_if_failed, worst
 from .._rounding import missed_part
 from .._servo import AbstractServo, ActuationLike, Feedback, actuation_of, as_static_controller
 from .._show import AbstractShown, Report, as_html, as_text, outcome, shortened, values
-from ._plant import Plant, StateFunction, quantities
-from ._states import Independent, is_singular, states_of, tangents
+from ._states import Independent, Plant, StateFunction, is_singular, quantities, states_of, tangents
 
 
 if TYPE_CHECKING:

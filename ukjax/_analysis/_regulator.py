@@ -19,7 +19,7 @@ from .. import _check
 from .._result import is_traced
 from .._types import Coordinates, Scalar, Vector
 from ._linearize import Linearization
-from ._plant import quantities
+from ._states import quantities
 
 
 class Regulator(eqx.Module):

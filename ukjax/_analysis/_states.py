@@ -1,6 +1,7 @@
-r"""Quantities that determine a consistent state among its neighbours, and the directions in which it can change.
+"""The object of an analysis, and the quantities that determine a consistent state of it among its neighbours.
 
-The quantities are some coordinates and speeds, or functions chosen by the user.
+The object is a mechanism on which actuators and a controller act. The quantities are some coordinates and speeds, or
+functions chosen by the user.
 
 d: displacement (n,) from q; J: Jacobian of the position errors in d; A, E: Jacobians of the velocity errors in v and in
 d; D: row scales; G: metric, W^T W = G^-1; B = D J W^T.
@@ -10,6 +11,8 @@ B^+ and T = 1 - B^+ B: projectors on dependent combinations of rows, and on free
 dependent rows remain dependent along every motion q' = t with A t = 0, and N dB[t] T = 0. Where branches meet, this is
 not so: along most directions t the rank grows, and no tangent space describes the motion. All speeds W^T z have one
 unit. Therefore all entries of dB[t] have one unit, and can be compared.
+
+q: coordinates (n_q,); v: speeds (n,); u: inputs (p,) of actuators; s: quantities of the state.
 """
 
 import operator
@@ -24,13 +27,63 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
-from .._formulation import metric, row_scales
+from .._formulation import AbstractFormulation, metric, row_scales
 from .._linalg import SVD, pseudoinverse, rank_tolerance
 from .._mechanism import Mechanism
 from .._program import jit_fast_compile
-from .._result import is_traced
+from .._result import RESULTS, is_traced
+from .._servo import AbstractController, actuation_at
 from .._types import Coordinates, Matrix, Rows, Scalar, Vector
-from ._plant import StateFunction
+
+
+# A user's function of the state (q, v, t), which returns some quantities (k,).
+StateFunction = Callable[[Coordinates, Vector, Scalar], ArrayLike | Sequence[ArrayLike]]
+
+
+class Plant(eqx.Module):
+    """A mechanism with what acts on it, and the actuators that inputs drive."""
+
+    mechanism: Mechanism
+    controller: AbstractController
+    actuation: Array | Callable[[Array, Array], ArrayLike] | None
+    formulation: AbstractFormulation
+
+    def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
+        """Returns G(q, t), (n, p); (n, 0) without actuators."""
+        return jnp.zeros((n, 0), q.dtype) if self.actuation is None else actuation_at(self.actuation, q, t, n)
+
+    def inputs(self, q: Coordinates, t: Scalar, n: int) -> int:
+        """Returns the number of inputs p."""
+        return jax.eval_shape(lambda q, t: self.matrix(q, t, n), q, t).shape[1]
+
+    def applied(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> Vector | None:
+        """Returns the generalised force of the actuators and of the controller (n,), or None if there are neither."""
+        force = self.driven(q, t, v.shape[0], u)
+        own = self.controller.force(self.mechanism, self.formulation, q, v, t, None, force)
+        return force if own is None else own if force is None else force + own
+
+    def driven(self, q: Coordinates, t: Scalar, n: int, u: Vector) -> Vector | None:
+        """Returns G u, or None without actuators."""
+        return None if self.actuation is None else self.matrix(q, t, n) @ u
+
+    def rates(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> tuple[Coordinates, Vector, RESULTS]:
+        """Returns q', v', and the result of the motion."""
+        applied, mechanism = self.driven(q, t, v.shape[0], u), self.mechanism
+        motion = self.controller.drive(mechanism, self.formulation, q, v, t, None, applied).motion
+        return mechanism.rates(q, v, t), motion.acceleration, motion.result
+
+    def rates_of(
+        self, function: StateFunction, name: str, q: Coordinates, v: Vector, t: Scalar, u: Vector
+    ) -> tuple[Array, RESULTS]:
+        """Returns d/dt of `function(q, v, t)`, shape (k,), along the motion, and the result of the motion."""
+        *along, result = self.rates(q, v, t, u)
+        tangents = (*along, jnp.ones_like(t))
+        return jax.jvp(lambda *state: quantities(function, name, *state), (q, v, t), tangents)[1], result
+
+
+def quantities(function: StateFunction, name: str, q: Coordinates, v: Vector, t: Scalar) -> Array:
+    """Returns the value of a user's function of the state, (k,)."""
+    return _check.output(function(q, v, t), ("k",), q.dtype, f"{name}(q, v, t)", "Put a single quantity in a list.")
 
 
 class Tangents(NamedTuple):

@@ -31,7 +31,6 @@ from .._lowering import Traceable
 from .._lowering._entry import Entry, NotScalar, constant
 from .._program import TreeStructure, called, with_constants_as_arguments, with_results
 from .._result import is_traced
-from ._adjoint import adjoint_program
 from ._fast_or_slow import FastOrSlowOp, guarded_by
 from ._graph import Graph, TooLong
 from ._interpret import interpret
@@ -44,6 +43,7 @@ from ._scalar_piece import (
     CertainScalars,
     PlainPiece,
     ScalarPiece,
+    adjoint_program,
     inlined,
 )
 from ._symmetric import combined, product

@@ -1,13 +1,19 @@
-"""Exported functions in C99: a header, and a file with a test of its own."""
+"""Exported functions in C99, as an object file for any of LLVM's targets, or as a WebAssembly module.
+
+C has a header, and a file with a test of its own. The object has the same header. A module of JavaScript calls those of
+WebAssembly with arrays.
+"""
 
 import importlib.metadata
+import json
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .._lowering import CArray, c_function, c_number, c_type
+from .._lowering import CArray, Target, c_function, c_number, c_type, object_code, scalar_type, wasm_module
 from ._program import Exported, Parameter
 from ._quantities import Argument
 
@@ -223,3 +229,153 @@ def _bits(rows: Sequence[np.ndarray]) -> str:
     suffix = "ull" if kind.itemsize == 8 else "u"
     shown = ["{ " + ", ".join(f"0x{int(x):x}{suffix}" for x in row.view(kind)) + " }" for row in rows]
     return "{\n        " + ",\n        ".join(shown) + " }"
+
+
+def object_file(title: Title, functions: Sequence[Exported], target: Target, further: Sequence[str] = ()) -> bytes:
+    """The object file of the functions that the header declares. Raises ValueError for a target that is none.
+
+    `further`: texts of further functions, in LLVM's language.
+    """
+    texts = [with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
+    if title.parameters:
+        texts.append(defaults_text(title, functions[0].dtype))
+    texts += further
+    if target.has_hard_floats:
+        texts = [
+            re.sub(rf"\b(define|declare|call) (signext i32 @{title.name}_)", r"\1 arm_aapcs_vfpcc \2", x) for x in texts
+        ]
+    return object_code(texts, target)
+
+
+def defaults_text(title: Title, dtype: np.dtype) -> str:
+    kind, lines = scalar_type(dtype), []
+    values = [float(y) for x in title.parameters for y in np.asarray(x.values, dtype).ravel()]
+    for i, x in enumerate(values):
+        bits = np.float64(x).view(np.uint64)
+        lines += [f"  %p{i} = getelementptr {kind}, ptr %p, i64 {i}", f"  store {kind} 0x{bits:016X}, ptr %p{i}"]
+    return "\n".join([f"define void @{title.name}_defaults(ptr %p) {{", *lines, "  ret void", "}", ""])
+
+
+def with_c_signature(name: str, one: Exported) -> str:
+    """The kernel of a function, with a function around it that has the signature of the header."""
+    kind, places, lines = scalar_type(one.dtype), [], []
+    heads = []
+    for x in one.quantity.takes:
+        if x.size is None:
+            heads.append(f"{kind} %{x.name}")
+            lines += [f"  %{x.name}.place = alloca {kind}", f"  store {kind} %{x.name}, ptr %{x.name}.place"]
+            places.append(f"%{x.name}.place")
+        else:
+            heads.append(f"ptr %{x.name}")
+            places.append(f"%{x.name}")
+    for x in one.quantity.gives:
+        heads.append(f"ptr %{x.name}")
+        places.append(f"%{x.name}")
+    places.append("%certain")
+    lines += ["  %certain = alloca i8", f"  %arrays = alloca [{len(places)} x ptr]"]
+    for i, place in enumerate(places):
+        lines += [f"  %at{i} = getelementptr ptr, ptr %arrays, i64 {i}", f"  store ptr {place}, ptr %at{i}"]
+    lines += ["  call void @run(ptr %arrays, i64 0, i64 1)", "  %found = load i8, ptr %certain"]
+    lines += ["  %result = zext i8 %found to i32", "  ret i32 %result"]
+    body = "\n".join(lines)
+    # The kernel's own entry is not for others.
+    text = one.kernel.text.replace("define void @run(", "define internal void @run(")
+    return f"{text}\ndefine signext i32 @{name}({', '.join(heads)}) {{\n{body}\n}}\n"
+
+
+def wasm_file(
+    title: Title, functions: Sequence[Exported], further: Sequence[str] = (), more: Sequence[str] = ()
+) -> bytes:
+    """The module of the functions, under the names of the C header, and of those that `further` texts define.
+
+    `more`: the names of the latter. Raises ValueError if WebAssembly lacks an operation.
+    """
+    names = [f"{title.name}_{one.name}" for one in functions]
+    texts = [with_c_signature(name, one) for name, one in zip(names, functions, strict=True)]
+    if title.parameters:
+        names.append(f"{title.name}_defaults")
+        texts.append(defaults_text(title, functions[0].dtype))
+    room = sum(x.total for one in functions for x in (*one.quantity.takes, *one.quantity.gives))
+    return wasm_module([*texts, *further], [*names, *more], room * functions[0].dtype.itemsize)
+
+
+LOADER = """\
+const FUNCTIONS = %FUNCTIONS%;
+
+/** Numbers of coordinates, speeds, and so on. */
+export const SIZES = %SIZES%;
+%PARAMETERS%
+/**
+ * Returns the functions of %NAME%.wasm: each takes numbers and arrays, and returns {certain, ...results}.
+ * @param {BufferSource | Response | Promise<Response>} source Its bytes, or what fetch("%NAME%.wasm") returns.
+ */
+export async function load(source) {
+  const given = await source;
+  const bytes = typeof given.arrayBuffer === "function" ? await given.arrayBuffer() : given;
+  const { instance } = await WebAssembly.instantiate(bytes, {});
+  const { memory, arrays } = instance.exports;
+  const loaded = {};
+  for (const [name, { takes, gives }] of Object.entries(FUNCTIONS)) {
+    loaded[name] = (...given) => {
+      if (given.length !== takes.length) {
+        throw new TypeError(`${name} takes ${takes.map(([x]) => x).join(", ")}`);
+      }
+      let place = arrays.value;
+      const next = size => {
+        const view = new %ARRAY%(memory.buffer, place, size);
+        place += view.byteLength;
+        return view;
+      };
+      const passed = takes.map(([argument, size], i) => {
+        if (size === null) return Number(given[i]);
+        if (given[i].length !== size) throw new RangeError(`${argument} has ${size} numbers`);
+        const view = next(size);
+        view.set(given[i]);
+        return view.byteOffset;
+      });
+      const results = gives.map(([, size]) => next(size));
+      const certain = instance.exports[`%NAME%_${name}`](...passed, ...results.map(x => x.byteOffset)) === 1;
+      return { certain, ...Object.fromEntries(gives.map(([x], i) => [x, results[i].slice()])) };
+    };
+  }
+  return loaded;
+}
+"""
+
+
+def javascript(title: Title, functions: Sequence[Exported]) -> str:
+    """The module of JavaScript: what there is, with units and order of all arguments, and a function that loads it."""
+    about = [
+        f"{title.about}, by ukjax {importlib.metadata.version('ukjax')}.",
+        f"Results are certain, or NaN: see the functions of {title.name}.wasm below. Units are SI, in brackets.",
+    ]
+    for one in functions:
+        takes, gives = one.quantity.takes, one.quantity.gives
+        called = f"{one.name}({', '.join(x.name for x in takes)}) -> {{certain, {', '.join(x.name for x in gives)}}}"
+        about += ["", f"{called}: {one.quantity.about}", *map(described, (*takes, *gives))]
+    listed = {
+        one.name: {
+            "takes": [[x.name, x.size] for x in one.quantity.takes],
+            "gives": [[x.name, x.total] for x in one.quantity.gives],
+        }
+        for one in functions
+    }
+    pairs = [(x.entries, x.values.ravel()) for x in title.parameters]
+    entries = [(name, float(y)) for names, values in pairs for name, y in zip(names, values, strict=True)]
+    parameters = [
+        "",
+        "/** Names and values of the parameters in p, as they were exported. */",
+        f"export const PARAMETERS = {json.dumps(dict(entries))};",
+        "",
+    ]
+    filled = {
+        "FUNCTIONS": json.dumps(listed),
+        "SIZES": json.dumps(title.sizes),
+        "PARAMETERS": "\n".join(parameters) if entries else "",
+        "NAME": title.name,
+        "ARRAY": "Float64Array" if functions[0].dtype.itemsize == 8 else "Float32Array",
+    }
+    text = LOADER
+    for name, value in filled.items():
+        text = text.replace(f"%{name}%", value)
+    return "\n".join([*safe_comment(about), "", text])

@@ -20,17 +20,14 @@ from .._result import is_traced
 from .._servo import AbstractController, ServoLike, Uncontrolled, as_controller
 from .._simulation import Rattle
 from .._types import Numbers
-from ._c import Title, header, source
+from ._c import Title, header, javascript, object_file, source, wasm_file
 from ._casadi import casadi_file, has_casadi
-from ._compiler import needed_compiler
-from ._fmu import check_solver, fmu_archive
+from ._fmu import check_solver, fmu_archive, needed_compiler
 from ._further import QUANTITIES
-from ._object import object_file
 from ._program import Exported, Parameter, exported, parameters_of, values_of
 from ._quantities import OF_ACTUATORS, OF_STATE, Context
 from ._run import run_of
 from ._system import SYSTEMS, System, system_of
-from ._wasm import javascript, wasm_file
 
 
 TO = ("c", "object", "wasm", "casadi", "fmu")

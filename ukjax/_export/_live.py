@@ -31,10 +31,9 @@ from .._program import substituted
 from .._result import RESULTS
 from .._scenario import Scenario
 from .._servo import AbstractController, as_controller
-from ._c import Title
+from ._c import Title, wasm_file
 from ._program import Exported, Parameter, exported, parameters_of
 from ._quantities import WAY, Argument, Quantity
-from ._wasm import wasm_file
 
 
 NAME = "live"

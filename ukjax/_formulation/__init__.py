@@ -7,7 +7,6 @@ from ._base import Response as Response
 from ._base import certain_of as certain_of
 from ._base import motion_by as motion_by
 from ._base import with_lowering as with_lowering
-from ._fast_paths import certainty as certainty
 from ._kernel_projection import AbstractKernel as AbstractKernel
 from ._kernel_projection import KernelProjection as KernelProjection
 from ._kernel_projection import ObliqueProjector as ObliqueProjector
@@ -31,5 +30,6 @@ from ._singular_mass import UdwadiaPhohomsiri as UdwadiaPhohomsiri
 from ._udwadia_kalaba import RangeSpace as RangeSpace
 from ._udwadia_kalaba import UdwadiaKalaba as UdwadiaKalaba
 from ._udwadia_kalaba import allowance as allowance
+from ._udwadia_kalaba import certainty as certainty
 from ._udwadia_kalaba import in_metric as in_metric
 from ._udwadia_kalaba import is_contradictory as is_contradictory

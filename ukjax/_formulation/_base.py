@@ -37,8 +37,7 @@ from .._result import RESULTS, worst
 from .._show import AbstractShown, Report, outcome, shortened, values
 from .._terms import Terms, TermsFunctions
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Scalar, Vector
-from ._consistency import ConsistencyTest
-from ._problem import WhitenedTerms
+from ._problem import ConsistencyTest, WhitenedTerms
 
 
 class Response(NamedTuple):

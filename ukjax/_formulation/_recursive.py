@@ -23,8 +23,8 @@ from .._linalg import SVD, SkipIfZero, finer, new_rows, pseudoinverse, rank_tole
 from .._result import is_traced
 from .._types import BoolScalar, IntScalar, Matrix, Numbers, Rows, Vector
 from ._base import AbstractLinearMap, DefiniteMass, one_response
-from ._fast_paths import AbstractExpandedFormulation, TracedTerms, expanded
 from ._problem import row_scales, with_completed_mass, with_definite_mass
+from ._udwadia_kalaba import AbstractExpandedFormulation, TracedTerms, expanded
 
 
 class Level(eqx.Module):

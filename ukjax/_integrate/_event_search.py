@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._flow import IntegrationProblem
-from ._march import Attempt, Place, before_end, step_until, where
+from ._march import Attempt, IntegrationProblem, Place, before_end, step_until, where
 from ._solve import start_of, stepper_of
 
 

@@ -9,13 +9,12 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
 from .._result import RESULTS
-from ._flow import Dynamics, IntegrationProblem, StepSizes, room_for
+from ._march import Dynamics, IntegrationProblem, StepSizes, room_for
 from ._record import Record, layout_of
 from ._replay import both_modes
 from ._run import Member, run
 from ._solve import KnownFirstStep, OwnLoop, SavesAt, solved
-from ._step_sizes import Kinked, Sampled
-from ._steps import replayable, staged
+from ._steps import Kinked, Sampled, replayable, staged
 
 
 # The end (t, y) of a run, its statistics, and its result; and these after the states at the saved times.

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._flow import IntegrationProblem
-from ._march import Place
+from ._march import IntegrationProblem, Place
 
 
 # Up to this budget every step has its checkpoint, and none is run twice.

@@ -18,8 +18,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from .. import _expand
 from .._lowering import runs_machine_code
-from ._flow import IntegrationProblem, vector_field
-from ._march import Attempt, Place, before_end, where
+from ._march import Attempt, IntegrationProblem, Place, before_end, vector_field, where
 from ._record import Checkpoint, Pace, Record, layout_of
 from ._solve import start_of, stepper_of
 from ._steps import begins_anew, staged, written_out

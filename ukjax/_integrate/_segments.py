@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _expand
 from .._lowering import runs_machine_code
-from ._flow import IntegrationProblem, vector_field
-from ._march import Attempt, Place, Stepper, step_until, where
+from ._march import Attempt, IntegrationProblem, Place, Stepper, step_until, vector_field, where
 from ._record import Checkpoint, Record, layout_of
 from ._run import attempted
 from ._steps import solver_of, staged, step, written_out

@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._flow import IntegrationProblem, vector_field
-from ._march import Attempt, Place, Stepper, before_end, step_until
+from ._march import Attempt, IntegrationProblem, Place, Stepper, before_end, step_until, vector_field
 from ._record import Layout, Record, written
 from ._steps import solver_of
 

@@ -13,14 +13,14 @@ from ._c import c_function as c_function
 from ._c import c_number as c_number
 from ._c import c_type as c_type
 from ._code import scalar_type as scalar_type
+from ._compile import OFF as OFF
+from ._compile import VARIABLE as VARIABLE
 from ._compile import Library as Library
 from ._compile import Machine as Machine
 from ._compile import compiled as compiled
 from ._compile import has_compiler as has_compiler
+from ._compile import keep_code as keep_code
 from ._compile import vector_width as vector_width
-from ._disk import OFF as OFF
-from ._disk import VARIABLE as VARIABLE
-from ._disk import keep_code as keep_code
 from ._gpu import Cuda as Cuda
 from ._handler import can_be_called as can_be_called
 from ._handler import runs_done as runs_done
@@ -40,5 +40,5 @@ from ._loop import loop_kernel as loop_kernel
 from ._loop import run_loop as run_loop
 from ._object import Target as Target
 from ._object import object_code as object_code
+from ._object import wasm_module as wasm_module
 from ._thread_loop import thread_loop as thread_loop
-from ._wasm import wasm_module as wasm_module

@@ -34,14 +34,13 @@ from jaxlib.mlir import ir
 from jaxtyping import Array
 
 from .._program import unbatch_lapack
-from ._compile import compiled, once, vector_width
+from ._compile import Tier, compiled, once, vector_width
 from ._entry import Node
 from ._gpu import Cuda, gpu_of
 from ._handler import STOPPED, TARGET, Code, Does, asked_to_stop, can_be_called, chunk_of, code
 from ._kernel import Kernel, Row, kernel
 from ._program import Program
 from ._thread import flag_kernel, row_kernel
-from ._tiers import Tier
 
 
 machine_code_p = Primitive("machine_code")

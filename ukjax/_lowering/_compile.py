@@ -1,16 +1,105 @@
-"""Compilation of LLVM's language for the CPU of this process."""
+"""Compilation of LLVM's language for the CPU of this process, in two tiers, with a folder for what is compiled.
 
+The folder is that of the environment variable UKJAX_CACHE, or one that a command names. A file is named by a checksum
+of everything that its code depends on: the text, LLVM, the CPU. Another of any of these is another file.
+
+Machine code is quickly made at first, and optimised, in the background, when it has been evaluated often. To optimise a
+program takes as long as to evaluate it some ten thousand times. Most programs of a session are evaluated less often,
+and then only the first tier is made, in an eighth of the time, or half of that for few states, where the first is for
+one state at a time and the optimised one for vectors of them. Both have the same bits. The handler counts evaluations
+(`@count` in threads.ll), and loops count steps; a thread waits for what they tell. A loop goes on with the optimised
+step while it runs.
+"""
+
+import atexit
+import contextlib
 import ctypes
 import functools as ft
 import hashlib
+import os
+import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from ._disk import CodeFolder, code_folder
 from ._kernel import Kernel
+
+
+VARIABLE = "UKJAX_CACHE"
+OFF = ("0", "off", "no", "false")
+LARGEST = 200_000_000  # [bytes]; what was not used for longest goes first
+# Files after which the size of the folder is looked at again.
+OFTEN = 32
+
+
+class CodeFolder:
+    """A folder of compiled code, of which files may vanish at any time; several processes may use it."""
+
+    def __init__(self, path: Path, largest: int = LARGEST):
+        self.path, self.largest, self._written = path, largest, 0
+
+    def get(self, key: str) -> bytes | None:
+        """The code of this key; None if there is none."""
+        file = self.path / key
+        try:
+            data = file.read_bytes()
+            file.touch()
+        except OSError:
+            return None
+        return data or None
+
+    def has(self, key: str) -> bool:
+        """Whether there is code of this key."""
+        return os.path.isfile(self.path / key)  # False too where the folder cannot be read
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keeps the code of this key, if the folder can be written to."""
+        with contextlib.suppress(OSError):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
+                file.write(data)
+            os.replace(file.name, self.path / key)
+            if self._written % OFTEN == 0:
+                self._tidy()
+            self._written += 1
+
+    def _tidy(self) -> None:
+        found = [(x.stat().st_mtime, x.stat().st_size, x.path) for x in os.scandir(self.path) if x.is_file()]
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self.largest:
+                return
+            with contextlib.suppress(OSError):
+                os.remove(path)
+            total -= size
+
+
+_named: list[Path] = []
+
+
+def keep_code(folder: Path) -> None:
+    """Keeps compiled code in this folder from now on, unless UKJAX_CACHE says otherwise."""
+    _named[:] = [folder]
+
+
+def code_folder() -> CodeFolder | None:
+    """The folder of compiled code; None if none is kept."""
+    said = os.environ.get(VARIABLE, "")
+    if said.lower() in OFF:
+        return None
+    path = Path(said) / "code" if said else _named[0] if _named else None
+    if path is None:
+        return None
+    return _folder_at(path)
+
+
+@ft.cache
+def _folder_at(path: Path) -> CodeFolder:
+    return CodeFolder(path)
 
 
 T = TypeVar("T")
@@ -123,3 +212,74 @@ def compiled(kernel: Kernel, quick: bool = False) -> Machine:
         if machine is None:
             machine = _known[key] = Machine(kernel, quick)
         return machine
+
+
+# Evaluations of a vector of states, or steps of one, after which code is optimised.
+CALLS_UNTIL_OPTIMISED = 2000
+NEVER = 2**62
+
+
+class Tier:
+    """The machine code of a kernel: the first, and the optimised one when it is there."""
+
+    def __init__(self, machine: Machine, kernel: Kernel, is_loop: bool = False):
+        self.machines, self.kernel, self.is_loop = [machine], kernel, is_loop
+
+    @property
+    def left(self) -> int:
+        """The number of states, or of steps of a loop, after which it is to be optimised."""
+        if not self.machines[0].is_quick:
+            return NEVER
+        return (
+            CALLS_UNTIL_OPTIMISED
+            if self.is_loop
+            else max(CALLS_UNTIL_OPTIMISED * max(self.kernel.width, 1) // self.kernel.rounds, 1)
+        )
+
+    def improved(self, machine: Machine) -> None:
+        """Keeps the optimised code, beside the first, which may run yet."""
+        self.machines.append(machine)
+
+
+class Optimiser:
+    """A thread that optimises the code of entries whose places are written to its outbox.
+
+    `improve`: (place of an entry, its key, its tier) -> None.
+    """
+
+    def __init__(self, improve: Callable[[int, int, Tier], None]):
+        self.waiting: dict[int, tuple[int, Tier]] = {}
+        self._improve = improve
+        self._inbox, self.outbox = os.pipe()
+        if sys.platform != "win32":  # a computation does not wait where the pipe is full
+            os.set_blocking(self.outbox, False)
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="ukjax-optimiser", daemon=True)
+        self._thread.start()
+        # LLVM is not to be taken down while it works.
+        atexit.register(self._stop)
+
+    def _work(self) -> None:
+        while True:
+            address = int.from_bytes(os.read(self._inbox, ctypes.sizeof(ctypes.c_void_p)), sys.byteorder)
+            if address == 0:
+                return
+            found = self.waiting.pop(address, None)
+            if found is not None:
+                self._improve(address, *found)
+
+    def _stop(self) -> None:
+        if os.getpid() != self._process:  # a fork, which has the pipe and not the thread
+            return
+        self.waiting.clear()
+        with contextlib.suppress(OSError):
+            os.write(self.outbox, bytes(ctypes.sizeof(ctypes.c_void_p)))
+            self._thread.join()
+
+
+def write_function() -> int:
+    """The place of the function that writes to a pipe."""
+    function = ctypes.CDLL("ucrtbase")._write if sys.platform == "win32" else ctypes.CDLL(None).write
+    place = ctypes.cast(function, ctypes.c_void_p).value
+    assert place is not None
+    return place

@@ -32,8 +32,7 @@ from typing import NamedTuple
 
 import jax
 
-from ._compile import Library, Machine, has_compiler, once
-from ._tiers import NEVER, Optimiser, Tier, write_function
+from ._compile import NEVER, Library, Machine, Optimiser, Tier, has_compiler, once, write_function
 
 
 TARGET = "ukjax_machine_code"

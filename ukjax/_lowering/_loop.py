@@ -22,13 +22,12 @@ from jaxtyping import Array
 
 from ._bind import SureWay, call_of, gpu_here, type_here
 from ._code import scalar_type
-from ._compile import compiled
+from ._compile import Tier, compiled
 from ._entry import Entry
 from ._handler import Does, code
 from ._kernel import ROOM, Kernel, Row, Slots, move, parts
 from ._program import Program
 from ._schedule import PART, fused
-from ._tiers import Tier
 
 
 loop_p = Primitive("loop_of_machine_code")

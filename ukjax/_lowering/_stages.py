@@ -14,8 +14,7 @@ from jax.core import ShapedArray
 from jaxtyping import Array
 
 from ._bind import SureWay, evaluate, mended
-from ._compile import vector_width
-from ._disk import code_folder
+from ._compile import code_folder, vector_width
 from ._entry import Block, Entry, Node
 from ._gpu import Cuda
 from ._kernel import Kernel, Row, kernel, kernel_of_few

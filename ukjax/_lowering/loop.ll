@@ -359,7 +359,7 @@ done:
   ret void
 }
 
-; The step, for the optimiser: see _tiers.py.
+; The step, for the optimiser: see _compile.py.
 define void @step.own(ptr %kept, ptr %shared) {
 entry:
   call void @step(ptr %kept, ptr %shared)

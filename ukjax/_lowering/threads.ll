@@ -185,7 +185,7 @@ none:
   ret i1 false
 }
 
-; Counts evaluations of an entry, and tells its place to the optimiser when it has been evaluated often: see _tiers.py.
+; Counts evaluations of an entry, and tells its place to the optimiser when it has been evaluated often: see _compile.py.
 define void @count(ptr %e, i64 %n) noinline {
 entry:
   %pl = getelementptr i8, ptr %e, i64 56

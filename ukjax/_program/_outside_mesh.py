@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
 from ._compile import not_tracing
-from ._hoist import Traced, with_arguments
+from ._substitute import Traced, with_arguments
 from ._unbatch import unbatch_lapack
 
 

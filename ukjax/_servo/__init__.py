@@ -2,6 +2,7 @@
 
 from ._controller import AbstractController as AbstractController
 from ._controller import Driven as Driven
+from ._controller import Feedback as Feedback
 from ._controller import ServoLike as ServoLike
 from ._controller import Uncontrolled as Uncontrolled
 from ._controller import as_controller as as_controller
@@ -9,7 +10,6 @@ from ._controller import as_servos as as_servos
 from ._controller import as_static_controller as as_static_controller
 from ._controller import missed_rows as missed_rows
 from ._controller import servo_control as servo_control
-from ._feedback import Feedback as Feedback
 from ._motion import Control as Control
 from ._motion import controlled_motion as controlled_motion
 from ._servo import AbstractServo as AbstractServo

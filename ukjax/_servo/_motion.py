@@ -32,8 +32,7 @@ from .._result import RESULTS, worst
 from .._show import AbstractShown, Report, outcome, values
 from .._terms import Terms
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
-from ._law import AbstractLaw, Plant, respond
-from ._servo import AbstractServo
+from ._servo import AbstractLaw, AbstractServo, Plant, respond
 
 
 # Rounding errors, in units of the last place, beyond which a row is surely missed.

@@ -15,10 +15,9 @@ from jaxtyping import ArrayLike, PyTree
 
 from .._batch import on_one_device
 from .._identity import PACKAGES, checksum_of, versions
-from ._box import Box
+from ._descent import Optimizer
 from ._loop import Record, Stopping
-from ._objective import Objective, Samples
-from ._optimistix import Optimizer
+from ._objective import Box, Objective, Samples
 
 
 MARK = "a checkpoint of ukjax.tune"

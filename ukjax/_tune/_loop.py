@@ -13,9 +13,8 @@ from jaxtyping import Array, Float, PyTree
 from tqdm.auto import tqdm
 
 from .._show import AbstractShown, Report, number, parameters, shortened
-from ._box import Box, lowers, sizes_of, without_bounds
 from ._descent import Descent, Finish, Point, Spent, Step
-from ._objective import Batch, Samples
+from ._objective import Batch, Box, Samples, lowers, sizes_of, without_bounds
 
 
 if TYPE_CHECKING:

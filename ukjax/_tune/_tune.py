@@ -17,12 +17,10 @@ from .. import _check
 from .._result import failures_as_nan
 from .._user_code import noted
 from . import _checkpoint
-from ._box import Box
 from ._checkpoint import definition_of
-from ._descent import Descent, LeastSquares, LevenbergMarquardt, Optax
+from ._descent import Descent, LeastSquares, LevenbergMarquardt, Optax, Optimistix, Optimizer
 from ._loop import Loop, Record, Stopping, Tuning
-from ._objective import Objective, Samples, compiled
-from ._optimistix import Optimistix, Optimizer
+from ._objective import Box, Objective, Samples, compiled
 
 
 @noted()

@@ -348,8 +348,8 @@ def run_gallery(console: Console, package: str, out: Path | None) -> None:
 
 def _exhibit(target: str, factory: Callable[..., Scenario]) -> Exhibit:
     from .. import plot
-    from ..plot._animation import thumbnail
     from ..plot._frame import png
+    from ..plot._pages import thumbnail
 
     scenario = factory()
     _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")

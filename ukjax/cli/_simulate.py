@@ -92,7 +92,7 @@ def _along(scenario: Scenario, trajectory: Trajectory) -> tuple[dict[str, np.nda
 
 def drawable(target: str, scenario: Scenario) -> None:
     """Raises UsageError if the scenario cannot be drawn, before it is simulated."""
-    from ..plot._scene import check
+    from ..plot._stage import check
 
     try:
         check(scenario)

@@ -1,9 +1,10 @@
-"""QR factorisations with column pivoting, by Householder reflections and by modified Gram-Schmidt.
+"""The pseudoinverses of the papers, for comparison: by least squares, by Greville's recursion, by two factorisations.
 
-B Pi = Q R for B (m, n, batch) in p = min(m, n) steps. Rows of R and Z from the rank on are zero.
+QR factorisations have column pivoting, by Householder reflections or by modified Gram-Schmidt: B Pi = Q R for B (m, n,
+batch) in p = min(m, n) steps. Rows of R and Z from the rank on are zero.
 
-They solve the least-squares system that gives the pseudoinverse. x = B^+ y minimises |B x - y| and, among those, |x|.
-Both conditions together are the equations of de Falco et al. (2008), eq. 18,
+`HouseholderLS` and `GramSchmidtLS` solve the least-squares system that gives the pseudoinverse. x = B^+ y minimises |B
+x - y| and, among those, |x|. Both conditions together are the equations of de Falco et al. (2008), eq. 18,
 
     [ alpha I  B^T ] [ x      ]   [ 0 ]
     [    B      0  ] [ lambda ] = [ y ],        to be solved in the sense of least squares.
@@ -17,16 +18,25 @@ alpha, which the paper has as 1, changes lambda only. A singular value s of B ma
 small, s^2 / alpha, so that a small alpha helps where s is small and harms where y is not consistent; 2^-5 is a
 compromise. As in the paper, the system is solved for every unit vector; with B^+ at hand, one step of iterative
 refinement is nearly free.
+
+`Greville` takes one row at a time. a: row i of B (m, n, batch); P: pseudoinverse of the rows so far, (n, m, batch) with
+zeros for the rows to come.
+
+`Varga` has two QR factorisations: B = U [G; 0] with independent rows in G; G^T = V^T [T; 0] with T invertible; B^+ =
+V^T [T^-T 0; 0 0] U^T.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._base import unit_scale
+from ._base import AbstractPseudoinverse, rank_tolerance, row_sizes, tolerance, unit_scale
+from ._batch import at_tolerance
 
 
 class QR(NamedTuple):
@@ -187,3 +197,157 @@ def least_squares(factorise: Callable[[Array, Array, float], QR], rtol: float, B
 def _times(P: Array, Y: Array) -> Array:
     """Returns P Y for matrices with the batch last."""
     return jnp.sum(P[:, :, None] * Y[None], axis=1)
+
+
+class Greville(AbstractPseudoinverse):
+    r"""The Moore-Penrose inverse by Greville's recursion over the rows.
+
+    With $d = a P$ and $c = a - d B$, where B holds the rows so far, the next row a leads to
+
+    $$P \leftarrow [\,P - p\,d \mid p\,], \qquad
+      p = \begin{cases} c^\top / (c c^\top) & c \neq 0 \\ P d^\top / (1 + d d^\top) & c = 0 \end{cases}$$
+
+    Args:
+        rtol: Rank test: c counts as zero if it is at most `rtol` times as long as the row a, as for `RowGramSchmidt`.
+            None (default) is 1e-4 in float64 and 1e-3 in lower precision.
+
+    The recursion is the paper's, with two additions. The rows come in the order in which Gram-Schmidt with pivoting
+    would take them: close to a singular configuration the given order leads to decisions that rest on directions which
+    are not known well. And c is made perpendicular to the rows before it twice, because the first time leaves a part
+    that grows with the condition number.
+
+    Raises:
+        ValueError: If `rtol` is not a number between 0 and 1.
+
+    Gradients: as for `SVD`.
+
+    Source: Greville (1960); de Falco et al. (2008), below eq. 22, whose step is misprinted.
+    """
+
+    rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
+
+    def solve(self, B, Y):
+        return at_tolerance(_greville, rank_tolerance(self.rtol, B.dtype))(B, Y)
+
+
+def _greville(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
+    m, n, size = B.shape
+    scale = unit_scale(B)
+    B, Y = B * scale, Y * scale
+    order = _pivoted_order(B, rtol)
+    B, Y = (jnp.take_along_axis(x, order[:, None], axis=0) for x in (B, Y))
+    sizes = row_sizes(B, rtol)
+
+    def step(i, carry):
+        P, rank = carry
+        before = jnp.where(jnp.arange(m)[:, None, None] < i, B, 0)
+        a = B[i]
+        d, c = jnp.zeros((m, size), B.dtype), a
+        for _ in range(2):
+            more = jnp.sum(c[:, None] * P, axis=0)
+            d, c = d + more, c - jnp.sum(more[:, None] * before, axis=0)
+        left = jnp.sum(c**2, axis=0)
+        counts = left > rtol**2 * sizes[i]
+        of_dependent = jnp.sum(d[None] * P, axis=1) / (1 + jnp.sum(d**2, axis=0))
+        p = jnp.where(counts, c / jnp.where(counts, left, 1), of_dependent)
+        P = (P - p[:, None] * d[None]).at[:, i].set(p)
+        return P, rank + counts.astype(rank.dtype)
+
+    start = jnp.zeros((n, m, size), B.dtype), jnp.zeros(size, int)
+    P, rank = jax.lax.fori_loop(0, m, step, start)
+    return jnp.sum(P[:, :, None] * Y[None], axis=1), rank
+
+
+def _pivoted_order(B: Array, rtol: float) -> Array:
+    """Returns the rows in the order in which Gram-Schmidt with pivoting takes them, dependent ones last; (m, batch)."""
+    m, _, size = B.shape
+    none = jnp.zeros((B.shape[1], 0, size), B.dtype)
+    picked = modified_gram_schmidt(jnp.swapaxes(B, 0, 1), none, rtol).picked
+    steps = jnp.arange(picked.shape[0], dtype=B.dtype)
+    place = jnp.where(jnp.sum(picked, axis=0) > 0, jnp.sum(steps[:, None, None] * picked, axis=0), float(m))
+    return jnp.argsort(place, axis=0)
+
+
+_by_householder = ft.partial(least_squares, householder)
+_by_gram_schmidt = ft.partial(least_squares, modified_gram_schmidt)
+
+
+class HouseholderLS(AbstractPseudoinverse):
+    r"""The Moore-Penrose inverse as a least-squares solution by Householder QR.
+
+    The system $[\alpha I, B^\top; B, 0]\,[x; \lambda] = [0; y]$ is solved by QR with column pivoting; its x is $B^+ y$
+    for any rank, and for contradictory rows.
+
+    Args:
+        rtol: Rank test: a singular value of B at or below about `rtol` times its largest entry counts as zero; the
+            factorisation stops when the remainder of every column is at most `32 rtol**2` times the longest. None
+            (default) is 1e-4 in float64 and 1e-3 in lower precision.
+
+    The system is as large as rows and columns together; this strategy is for comparison.
+
+    Raises:
+        ValueError: If `rtol` is not a number between 0 and 1.
+
+    Gradients: as for `SVD`.
+
+    Source: de Falco et al. (2008), eq. 16 to 18; alpha = 1 there.
+    """
+
+    rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
+
+    def solve(self, B, Y):
+        return at_tolerance(_by_householder, rank_tolerance(self.rtol, B.dtype))(B, Y)
+
+
+class GramSchmidtLS(AbstractPseudoinverse):
+    r"""The Moore-Penrose inverse as a least-squares solution by modified Gram-Schmidt QR.
+
+    The system of `HouseholderLS` is factorised by modified Gram-Schmidt with column pivoting. The right-hand side is
+    orthogonalised like a further column; otherwise the method would lose digits.
+
+    Args:
+        rtol: Rank test, that of `HouseholderLS`. None (default) is 1e-4 in float64 and 1e-3 in lower precision.
+
+    Raises:
+        ValueError: If `rtol` is not a number between 0 and 1.
+
+    Gradients: as for `SVD`.
+
+    Source: de Falco et al. (2008), eq. 16 to 18; Bjorck (1967) on modified Gram-Schmidt.
+    """
+
+    rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
+
+    def solve(self, B, Y):
+        return at_tolerance(_by_gram_schmidt, rank_tolerance(self.rtol, B.dtype))(B, Y)
+
+
+class Varga(AbstractPseudoinverse):
+    r"""The Moore-Penrose inverse by two Householder QR factorisations, the complete orthogonal decomposition.
+
+    $B = U [G; 0]$ with column pivoting, so that the rows of G are independent; $G^\top = V^\top [T; 0]$;
+    $B^+ = V^\top\,\mathrm{diag}(T^{-\top}, 0)\,U^\top$.
+
+    Args:
+        rtol: Rank test: the first factorisation stops when what is left of every column is at most `rtol` times the
+            longest column. None (default) is 1e-4 in float64 and 1e-3 in lower precision.
+
+    Raises:
+        ValueError: If `rtol` is not a number between 0 and 1.
+
+    Gradients: as for `SVD`.
+
+    Source: Varga (2001); de Falco et al. (2008), eq. 20 and 21. The paper does not say how G gets independent rows;
+    that takes pivoting.
+    """
+
+    rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
+
+    def solve(self, B, Y):
+        return at_tolerance(_varga, rank_tolerance(self.rtol, B.dtype))(B, Y)
+
+
+def _varga(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
+    scale = unit_scale(B)
+    qr = householder(B * scale, Y * scale, rtol)
+    return minimum_norm_solution(qr), qr.rank
