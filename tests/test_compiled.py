@@ -112,7 +112,7 @@ POINT = [0.6, -0.8], [0.8, 0.6]
     [
         (lambda: n_pendulum.closed(N=3).mechanism, None, next(iter(states(n_pendulum.closed(N=3), 1))), True),
         (lambda: ukjax.Mechanism(pendulum().system), SERVO, (*POINT, 0.3), True),
-        (doubled, None, (*POINT, 1.0), False),
+        long(doubled, None, (*POINT, 1.0), False),
     ],
 )
 def test_a_jacobian_by_columns_is_the_one_that_is_written_out(make, servo, state, is_certain):

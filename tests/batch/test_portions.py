@@ -13,7 +13,7 @@ import pytest
 
 import ukjax
 
-from ..helpers import assert_close, falling
+from ..helpers import assert_close, falling, long
 from ..inside import LANES, TOGETHER, Tiles, allocate_like, replaced
 from .test_simulate_batch import assert_same
 
@@ -41,7 +41,7 @@ def test_tiles(count, most):
     np.testing.assert_array_equal(tiles.gathered(numbers), np.arange(count))
 
 
-@pytest.mark.parametrize("count", [1, 5, 9])
+@pytest.mark.parametrize("count", [long(1), 5, long(9)])
 def test_what_is_no_loop_of_machine_code(count):
     """A few at a time on each device; with one that fails, and in a larger program."""
     rates = np.linspace(1.0, 20.0, count)

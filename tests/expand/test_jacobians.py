@@ -51,6 +51,7 @@ def test_a_member_of_a_batch_has_the_bits_that_it_has_alone(way, seen):
     assert np.any(np.asarray(alone[3][0]))
 
 
+@pytest.mark.long
 def test_states_whose_derivatives_are_left_to_matrices():
     """A pendulum whose row is written twice, of no length in two states; and rows of rank one of three."""
     mechanism = pendulum(2)

@@ -103,6 +103,7 @@ def judged(x, w):
     return y, jnp.sum(y * w), jnp.asarray(True), jnp.all(x < 5.0)
 
 
+@pytest.mark.long
 def test_a_derivative_is_one_program_however_many_ask_for_its_parts():
     x, w, weights = jnp.array([0.3, -1.2, 0.8]), jnp.array([0.4, 0.9, -0.2]), (jnp.array([1.0, 2.0, -3.0]), 0.5)
     piece = CertainScalars(jax.make_jaxpr(judged)(x, w), 10_000)

@@ -16,6 +16,7 @@ def exported(folder, **options):
     return ukjax.export(*given, servo=scenario.servo, out=folder, name="it", **options)
 
 
+@pytest.mark.long
 def test_an_object_has_the_bits_of_c(tmp_path):
     scenario, what = unicycle.scenario(), ["acceleration", "control", "step", "jacobian"]
     code, objects = (exported(tmp_path, to=to, what=what, parameters=True) for to in ("c", "object"))

@@ -268,7 +268,7 @@ def test_gradients_of_many_runs_are_loops_of_machine_code(loops):
     assert set(loops) == {"Member", "_Again", "Pullback"}
 
 
-@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize("curved", [False, long(True)])
 def test_a_run_of_a_robot_that_rolls_is_a_loop_with_its_projection(loops, curved):
     """Its rows are picked from arrays by places, which its step has to know; a `curved` row is not affine in v."""
     scenario, ts = whipple_bicycle.scenario(), jnp.linspace(0.0, 0.1, 3)

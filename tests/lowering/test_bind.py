@@ -150,6 +150,7 @@ def test_code_is_freed_with_its_last_user():
     assert retired <= 65
 
 
+@pytest.mark.long
 def test_a_program_that_nobody_keeps_goes_on_to_its_end():
     """JAX computes in the background: XLA may have a program when JAX and Python have forgotten it."""
 
@@ -257,6 +258,7 @@ SHARED_OUT = """
 """
 
 
+@pytest.mark.long
 def test_a_batch_is_shared_out_among_devices_with_the_same_bits():
     """Accelerations and their derivatives, also of the one state whose are computed the sure way."""
     assert "the same" in elsewhere(SHARED_OUT, devices=2)
@@ -280,6 +282,7 @@ KEPT = """
 """
 
 
+@pytest.mark.long
 def test_a_program_that_xla_keeps_on_disk_finds_its_code_in_another_process(tmp_path):
     first, again = (elsewhere(KEPT.format(folder=str(tmp_path))).split() for _ in range(2))
     assert first[0] == again[0]

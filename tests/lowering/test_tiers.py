@@ -150,6 +150,7 @@ def ended(**environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=300)
 
 
+@pytest.mark.long
 def test_a_process_ends_while_code_is_optimised():
     done = ended()
     assert (done.returncode, done.stderr) == (0, "")

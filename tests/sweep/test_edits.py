@@ -193,6 +193,7 @@ def test_another_process_finds_the_same(tmp_path):
     assert one == other
 
 
+@pytest.mark.long
 def test_an_edit_of_what_only_samples_in_between_do(tmp_path):
     """The factory branches on a value, which is neither that of the first nor that of the last sample."""
     line = "k = spring_parts.softer(stiffness)\n"

@@ -32,7 +32,7 @@ def at_once(params):
     return jnp.mean(jax.vmap(loss, (None, 0))(params, SAMPLES))
 
 
-@pytest.fixture(params=[(2, 3), (2, 64), (1, 3)], ids=str)
+@pytest.fixture(params=[(2, 3), (2, 64), pytest.param((1, 3), marks=pytest.mark.long)], ids=str)
 def objectives(request):
     """Of the scalar loss, and of its residuals; on so many devices, with so many samples at a time."""
     devices, lanes = request.param
