@@ -134,68 +134,91 @@ def _dot_general(graph, params, args, avals):
     depth = math.prod(x.shape[i] for i in left)
     x = x.transpose([*batch_left, *free_left, *left]).reshape(math.prod(batch), math.prod(rows), depth)
     y = y.transpose([*batch_right, *free_right, *right]).reshape(math.prod(batch), math.prod(columns), depth)
+    # A zero times an infinite constant, or NaN, counts.
+    zeros_count = any(not isinstance(entry, Node) and not cmath.isfinite(entry) for z in (x, y) for entry in z.flat)
+    left, right = _by_place(x, zeros_count), _by_place(y, zeros_count)
     found = np.empty((x.shape[0], x.shape[1], y.shape[1]), object)
-    left, right = _rows_with_kinds(x), _rows_with_kinds(y)
     for b, i, j in np.ndindex(found.shape):
-        pairs = zip(left[b][i], right[b][j], strict=True)
-        products = [graph.mul(p, q) for (p, k), (q, m) in pairs if k + m < 1 or k * m < 0]
+        column = right[b][j]
+        products = [graph.mul(p, column[k]) for k, p in left[b][i].items() if k in column]
         found[b, i, j] = graph.sum(products, aval.dtype)
     return [found.reshape(aval.shape)]
 
 
-def _rows_with_kinds(x: np.ndarray) -> list[list[list[tuple[Entry, int]]]]:
-    """The entries, each with 1 if it is zero, -1 if it is an infinite constant or NaN, and 0 else."""
-
-    def kind(entry: Entry) -> int:
-        return 0 if isinstance(entry, Node) else 1 if entry == 0 else 0 if cmath.isfinite(entry) else -1
-
-    return [[[(entry, kind(entry)) for entry in row] for row in matrix] for matrix in x]
+def _by_place(x: np.ndarray, zeros_count: bool) -> list[list[dict[int, Entry]]]:
+    """The entries of each row by their places, those that are zero left out unless they count."""
+    return [
+        [{k: y for k, y in enumerate(row) if zeros_count or isinstance(y, Node) or y != 0} for row in matrix]
+        for matrix in x
+    ]
 
 
 def _gather(graph, params, args, avals):
     (x, at), (aval,) = args, avals
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
-    if _known(at) is None:
+    known = _known(at)
+    if known is None:
         searched = [x.shape[axis] - sizes[axis] + 1 for axis in numbers.start_index_map]
         if _choice.is_long(math.prod(searched), math.prod(aval.shape)) or not x.size:
             return None
     fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
-    batch_axes = [i for i in range(len(aval.shape)) if i not in numbers.offset_dims]
     inner = [i for i in range(x.ndim) if i not in (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)]
     value = params.get("fill_value")
     if value is None:
         value = np.nan if np.issubdtype(aval.dtype, np.inexact) else _lowest(aval.dtype)
+    value, limits = constant(value, aval.dtype), [n - s for n, s in zip(x.shape, sizes)]
+    batching = numbers.operand_batching_dims, numbers.start_indices_batching_dims
+    window = dict(zip(inner, numbers.offset_dims, strict=True))
+    starts, offsets = _places(
+        at if known is None else known, aval.shape, numbers.start_index_map, batching, window, x.ndim
+    )
+    if known is not None and x.size and x.ndim:
+        found = x[tuple(np.clip(start, 0, most) + offset for start, most, offset in zip(starts, limits, offsets))]
+        if fills:
+            found[_are_outside(starts, limits)] = value
+        return [found]
     found = np.empty(aval.shape, object)
     for out in np.ndindex(aval.shape):
-        group = tuple(out[i] for i in batch_axes)
-        start = _starts(
-            numbers.start_index_map,
-            numbers.operand_batching_dims,
-            numbers.start_indices_batching_dims,
-            at,
-            group,
-            x.ndim,
-        )
-        limits = [n - s for n, s in zip(x.shape, sizes)]
-        found[out] = constant(value, aval.dtype)
+        start = [each[out] for each in starts]
         each = [_choice.is_outside(graph, s, most) for s, most in zip(start, limits)] if fills else []
         outside = ft.reduce(graph.either, each, constant(False, bool))
         if is_constant(outside, True):
+            found[out] = value
             continue
-        within = dict(zip(inner, (out[i] for i in numbers.offset_dims)))
-        entry = _choice.at_place(graph, x, start, limits, [within.get(axis, 0) for axis in range(x.ndim)])
-        found[out] = graph.where(outside, found[out], entry)
+        entry = _choice.at_place(graph, x, start, limits, [int(each[out]) for each in offsets])
+        found[out] = graph.where(outside, value, entry)
     return [found]
 
 
-def _starts(index_map, batching, index_batching, at, group, ndim) -> list:
-    """The place in the operand where a slice begins, given the place of its index vector."""
-    start: list = [0] * ndim
-    for axis, number in zip(index_map, at[group], strict=True):
-        start[axis] = number
-    for axis, where in zip(batching, index_batching):
-        start[axis] = group[where]
-    return start
+def _places(
+    at: np.ndarray,
+    shape: tuple[int, ...],
+    index_map: Sequence[int],
+    batching: tuple[Sequence[int], Sequence[int]],
+    window: dict[int, int],
+    ndim: int,
+) -> tuple[list, list[np.ndarray]]:
+    """The places in an operand that belong to the entries of slices: where each slice begins, and the way from there.
+
+    `index_map`: the axes along which numbers of `at` say where; `batching`: axes that the operand and `at` share;
+    `window`: axis of the operand -> axis within the slices.
+    """
+    within = tuple(window.values())
+    groups = tuple(n for i, n in enumerate(shape) if i not in within)
+    starts = [np.zeros(groups, int)] * ndim
+    for axis, start in zip(index_map, np.moveaxis(at, -1, 0), strict=True):
+        starts[axis] = start
+    for axis, where in zip(*batching, strict=True):
+        starts[axis] = np.indices(groups)[where]
+    offsets = [np.zeros(shape, int)] * ndim
+    for axis, i in window.items():
+        offsets[axis] = np.indices(shape)[i]
+    return [np.broadcast_to(np.expand_dims(start, within), shape) for start in starts], offsets
+
+
+def _are_outside(starts: Sequence[np.ndarray], limits: Sequence[int]) -> np.ndarray:
+    """Whether slices begin below zero or above a limit along any axis."""
+    return np.any([(start < 0) | (start > most) for start, most in zip(starts, limits, strict=True)], axis=0)
 
 
 def _lowest(dtype: np.dtype) -> int | bool:
@@ -210,25 +233,28 @@ def _scatter(combine: Primitive | None) -> Rule:
         if combine is None and not _takes_the_update(params["update_jaxpr"]):
             return None
         numbers = params["dimension_numbers"]
-        if _known(at) is None:
+        known = _known(at)
+        if known is None:
             searched = [x.shape[axis] for axis in numbers.scatter_dims_to_operand_dims]
             if _choice.is_long(math.prod(searched), updates.size):
                 return None
         clips = params["mode"] == lax.GatherScatterMode.CLIP
-        groups = [i for i in range(updates.ndim) if i not in numbers.update_window_dims]
         inner = [i for i in range(x.ndim) if i not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
-        window = dict(zip(inner, (updates.shape[i] for i in numbers.update_window_dims)))
-        limits = [n - window.get(i, 1) for i, n in enumerate(x.shape)]
+        window = dict(zip(inner, numbers.update_window_dims, strict=True))
+        limits = [n - (updates.shape[window[i]] if i in window else 1) for i, n in enumerate(x.shape)]
+        batching = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
+        index_map = numbers.scatter_dims_to_operand_dims
+        starts, offsets = _places(at if known is None else known, updates.shape, index_map, batching, window, x.ndim)
         found = x.copy()
+        if known is not None and x.ndim:
+            outside = np.zeros(updates.shape, bool) if clips else _are_outside(starts, limits)
+            to = np.stack([np.clip(start, 0, most) + way for start, most, way in zip(starts, limits, offsets)], axis=-1)
+            for place, new in zip(map(tuple, to[~outside]), updates[~outside], strict=True):
+                found[place] = new if combine is None else graph.apply(combine, {}, (found[place], new), aval.dtype)
+            return [found]
         for place in np.ndindex(updates.shape):
-            group = tuple(place[i] for i in groups)
-            start = _starts(
-                numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims,
-                numbers.scatter_indices_batching_dims, at, group, x.ndim,
-            )  # fmt: skip
-            within = dict(zip(inner, (place[i] for i in numbers.update_window_dims)))
-            for begin, chosen in _choice.places(graph, start, limits, clips):
-                to = tuple(k + within.get(axis, 0) for axis, k in enumerate(begin))
+            for begin, chosen in _choice.places(graph, [each[place] for each in starts], limits, clips):
+                to = tuple(k + int(way[place]) for k, way in zip(begin, offsets, strict=True))
                 new = updates[place]
                 new = new if combine is None else graph.apply(combine, {}, (found[to], new), aval.dtype)
                 found[to] = graph.where(chosen, new, found[to])

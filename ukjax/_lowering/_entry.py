@@ -92,10 +92,7 @@ def entries(value: ArrayLike, dtype: np.dtype) -> np.ndarray:
     if math.prod(np.shape(value)) > LARGEST or jnp.issubdtype(dtype, extended):
         raise NotScalar("a large array, or a random key")
     value = np.asarray(value, dtype)
-    found = np.empty(value.shape, object)
-    for i in np.ndindex(value.shape):
-        found[i] = value[i]
-    return found
+    return np.fromiter(value.flat, object, value.size).reshape(value.shape)
 
 
 # A safe prime, of which all powers of two that doubles have are different elements (modulo 2^61 - 1 they are only 61
