@@ -53,6 +53,7 @@ class _Printer:
         self.code, self.program, self.read = code, program, read
         self.known = {node.order: x for node, x in zip(program.inputs, inputs, strict=True) if x is not None}
         self.turns: dict[int, tuple[Number, Number]] = {}
+        self.negatives: dict[tuple[str, np.dtype], Number] = {}
         results: dict[int, list[Number]] = {}
         for node in program.steps:
             if node.primitive is call_p and call is not None:
@@ -78,10 +79,21 @@ class _Printer:
             return self._turn(node, args[0], primitive is prims.cos_p)
         if primitive in ELEMENTARY and dtype.kind == "f":
             return in_doubles(self.code, ELEMENTARY[primitive], args)
+        if primitive is fma_p:
+            (x, y, z), (product, addend) = args, node.params["negated"]
+            x, y = (self._negative(x), y) if product else (x, y)
+            return self.code.fma(x, y, self._negative(z) if addend else z)
         rule = None if primitive is None else RULES.get(primitive)
         if rule is None:
             raise NotScalar(f"{primitive}, which has no instruction")
         return rule(self.code, node, args)
+
+    def _negative(self, x: Number) -> Number:
+        """-x, made once: an elimination subtracts many products with the same factor."""
+        key = x.name, x.dtype
+        if key not in self.negatives:
+            self.negatives[key] = -x
+        return self.negatives[key]
 
     def _turn(self, node: Node, angle: Number, cosine: bool) -> Number:
         (x,) = node.args
@@ -146,11 +158,6 @@ ELEMENTARY: dict[Primitive, Callable[..., Number]] = {
     prims.logistic_p: of.logistic,
     prims.cbrt_p: of.cube_root,
 }
-
-
-def _fma(code: AbstractCode, node: Node, args: Args) -> Number:
-    (x, y, z), (product, addend) = args, node.params["negated"]
-    return code.fma(-x if product else x, y, -z if addend else z)
 
 
 def _add(code: AbstractCode, node: Node, args: Args) -> Number:
@@ -325,7 +332,6 @@ def _compare(operator: str) -> Callable[[AbstractCode, Node, Args], Number]:
 
 
 RULES: dict[Primitive, Callable[[AbstractCode, Node, Args], Number]] = {
-    fma_p: _fma,
     prims.add_p: _add,
     prims.sub_p: _sub,
     prims.mul_p: _mul,

@@ -18,12 +18,14 @@ call_p = Primitive("call_of_routine")
 
 
 class Program:
-    """The operations that lead from some inputs to some outputs, in order."""
+    """The operations that lead from some inputs to some outputs, in order.
 
-    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Entry]):
+    `steps`: these operations, if they are known.
+    """
+
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Entry], steps: Sequence[Node] | None = None):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        known = {node.order for node in inputs}
-        self.steps = [node for node in _needed(outputs, known) if node.order not in known]
+        self.steps = _between(inputs, outputs) if steps is None else steps
 
     @property
     def operations(self) -> int:
@@ -81,9 +83,11 @@ class Program:
                 border |= {x.order: x for x in node.nodes if x.order not in varies}
         border |= {x.order: x for x in self.outputs if isinstance(x, Node) and x.order not in varies}
         shared = [border[i] for i in sorted(border)]
-        own = [node for node, b in zip(self.inputs, batched, strict=True) if not b]
-        inside = [node for node, b in zip(self.inputs, batched, strict=True) if b]
-        return Split(Program(own, shared), Program([*inside, *shared], self.outputs))
+        own, inside = (
+            [x for x, b in zip(self.inputs, batched, strict=True) if b == wanted] for wanted in (False, True)
+        )
+        before, each = ([x for x in self.steps if (x.order in varies) == wanted] for wanted in (False, True))
+        return Split(Program(own, shared, before), Program([*inside, *shared], self.outputs, each))
 
 
 class Routine(NamedTuple):
@@ -171,14 +175,14 @@ def _whole(entries: np.ndarray, done: dict[int, PyTree[Array]]) -> Array | None:
     return array
 
 
-def _needed(outputs: Sequence[Entry], known: set[int]) -> list[Node]:
-    """The nodes that the outputs depend on, down to `known` ones, in an order in which they can be computed."""
+def _between(inputs: Sequence[Node], outputs: Sequence[Entry]) -> list[Node]:
+    """The nodes on which the outputs depend, beside the inputs, in an order in which they can be computed."""
     seen: dict[int, Node] = {}
+    known = {node.order for node in inputs}
     todo = [x for x in outputs if isinstance(x, Node)]
     while todo:
         node = todo.pop()
-        if node.order not in seen:
+        if node.order not in seen and node.order not in known:
             seen[node.order] = node
-            if node.order not in known:
-                todo += node.nodes
+            todo += node.nodes
     return [seen[i] for i in sorted(seen)]

@@ -4,13 +4,14 @@ Each part is a function of its own, for LLVM compiles long functions slowly. Wha
 a whole, so that no cut changes its numbers.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 
 import jax.extend.core.primitives as prims
 import numpy as np
 from jax.extend.core import Primitive
 
-from ._entry import Block, Entry, Node
+from ._entry import Entry, Node
 from ._program import Program, Routine, call_p, routine_of
 
 
@@ -21,47 +22,46 @@ fma_p = Primitive("fma")
 
 
 def fused(program: Program) -> Program:
-    """The program with every product that one sum alone uses made part of that sum; one for each sum."""
+    """The program with every product that one sum alone uses made part of that sum; one for each sum.
+
+    Operations that stay as they are keep arguments of the program before: the same numbers, by their order.
+    """
     products = _fused_products(program)
-    made: dict[int, Node] = {node.order: node for node in program.inputs}
     routines = {id(x): Routine(fused(x.program), x.arguments) for x in program.routines}
-
-    def of(x: Entry) -> Entry:
-        return made[x.order] if isinstance(x, Node) else x
-
+    steps = {}
     for node in program.steps:
-        if node.order in products:
-            continue
-        sum_of_product = _with_product(node, products)
-        if sum_of_product is not None:
-            made[node.order] = _copy(sum_of_product, tuple(map(of, sum_of_product.args)))
-        elif isinstance(node, Block):
-            block = made[node.order] = _block(node, of)
-            if node.primitive is call_p:
-                block.params = {"routine": routines[id(routine_of(node))]}
-        else:
-            args = tuple(map(of, node.args))
-            same = all(x is y for x, y in zip(args, node.args, strict=True))
-            made[node.order] = node if same else _copy(node, args)
-    return Program(program.inputs, [of(x) for x in program.outputs])
+        if node.primitive is call_p:
+            steps[node.order] = call = copy.copy(node)
+            call.params = {"routine": routines[id(routine_of(node))]}
+        elif node.order not in products:
+            steps[node.order] = _with_product(node, products) or node
+    outputs = [steps.get(x.order, x) if isinstance(x, Node) else x for x in program.outputs]
+    return Program(program.inputs, outputs, _depth_first(steps, outputs))
 
 
-def _copy(node: Node, args: tuple[Entry, ...]) -> Node:
-    copy = Node(node.function, args, node.dtype, node.order)
-    copy.primitive, copy.params, copy.place = node.primitive, node.params, node.place
-    return copy
+def _depth_first(steps: dict[int, Node], outputs: Sequence[Entry]) -> list[Node]:
+    """The steps, each soon before the first that needs it, so that few numbers wait in memory from part to part.
 
-
-def _block(node: Block, of: Callable[[Entry], Entry]) -> Block:
-    arrays = []
-    for entries in node.args:
-        array = np.empty(entries.shape, object)
-        for i in np.ndindex(entries.shape):
-            array[i] = of(entries[i])
-        arrays.append(array)
-    copy = Block(node.function, tuple(arrays), node.dtypes, node.order)
-    copy.primitive, copy.params = node.primitive, node.params
-    return copy
+    The results of a call are read right after it.
+    """
+    results: dict[int, list[Node]] = {}
+    for node in steps.values():
+        if node.place is not None:
+            results.setdefault(node.args[0].order, []).append(node)
+    ordered: dict[int, Node] = {}
+    todo: list[tuple[Node, bool]] = [
+        (steps[x.order], False) for x in outputs if isinstance(x, Node) and x.order in steps
+    ]
+    while todo:
+        node, is_ready = todo.pop()
+        if is_ready:
+            ordered[node.order] = node
+            for x in results.get(node.order, ()):
+                ordered[x.order] = x
+        elif node.order not in ordered:
+            todo.append((node, True))
+            todo += [(steps[x.order], False) for x in node.nodes if x.order in steps and x.order not in ordered]
+    return list(ordered.values())
 
 
 def _with_product(node: Node, products: set[int]) -> Node | None:
@@ -139,5 +139,5 @@ def cut(
         end = end_of(place, last, begin)
         read = {x.order: x for node in steps[begin:end] for x in node.nodes if place.get(x.order, -1) < begin}
         given = [node for node, i in zip(steps[begin:end], last[begin:end], strict=True) if i >= end]
-        yield Program([read[i] for i in sorted(read)], given)
+        yield Program([read[i] for i in sorted(read)], given, steps[begin:end])
         begin = end
