@@ -179,13 +179,13 @@ def _gather(graph, params, args, avals):
         return [found]
     found = np.empty(aval.shape, object)
     for out in np.ndindex(aval.shape):
-        start = [each[out] for each in starts]
-        each = [_choice.is_outside(graph, s, most) for s, most in zip(start, limits)] if fills else []
-        outside = ft.reduce(graph.either, each, constant(False, bool))
+        start = [line[out] for line in starts]
+        misses = [_choice.is_outside(graph, s, most) for s, most in zip(start, limits)] if fills else []
+        outside = ft.reduce(graph.either, misses, constant(False, bool))
         if is_constant(outside, True):
             found[out] = value
             continue
-        entry = _choice.at_place(graph, x, start, limits, [int(each[out]) for each in offsets])
+        entry = _choice.at_place(graph, x, start, limits, [int(line[out]) for line in offsets])
         found[out] = graph.where(outside, value, entry)
     return [found]
 
@@ -253,7 +253,7 @@ def _scatter(combine: Primitive | None) -> Rule:
                 found[place] = new if combine is None else graph.apply(combine, {}, (found[place], new), aval.dtype)
             return [found]
         for place in np.ndindex(updates.shape):
-            for begin, chosen in _choice.places(graph, [each[place] for each in starts], limits, clips):
+            for begin, chosen in _choice.places(graph, [line[place] for line in starts], limits, clips):
                 to = tuple(k + int(way[place]) for k, way in zip(begin, offsets, strict=True))
                 new = updates[place]
                 new = new if combine is None else graph.apply(combine, {}, (found[to], new), aval.dtype)
