@@ -143,7 +143,7 @@ def test_a_state_is_assembled_and_refused_alike_in_every_unit(name, some):
 LINEAR = ("pulley",)
 
 
-@pytest.mark.parametrize("name", map(long, CASES))
+@pytest.mark.parametrize("name", [long(name) for name in CASES])
 def test_a_projection_arrives_alike_in_every_unit(name):
     """From near by, from far away, and from where two iterations do not lead to the constraints; then in long steps."""
     case, q, v = consistent(name)
@@ -231,7 +231,7 @@ def at_rest(u, mechanism, q):
 MOST_AT_REST = {"pendulum": 1e12}
 
 
-@pytest.mark.parametrize("name", map(long, REST))
+@pytest.mark.parametrize("name", [long(name) for name in REST])
 def test_an_equilibrium_is_found_alike_in_every_unit(name):
     case, most = CASES[name](), MOST_AT_REST.get(name, 1e6)
     units = {k: u for k, u in units_of(case).items() if 1 / most <= float(u.heavy) <= most}
