@@ -181,6 +181,7 @@ Limits = _scalar.Limits
 sizes_of_scan = _unbatch.sizes_of_scan
 ScalarStep = _scalar_loop.ScalarStep
 CertainScalars = _scalar_piece.CertainScalars
+Program = _schedule.Program
 parts_of = _schedule.parts_of
 fused = _schedule.fused
 EvalForm = _piece.EvalForm

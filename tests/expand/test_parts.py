@@ -12,7 +12,9 @@ from ..helpers import assert_close, central_difference, long
 from ..inside import (
     Graph,
     Lowering,
+    Program,
     ScalarProgram,
+    fused,
     interpret,
     parts_of,
     replaced,
@@ -54,6 +56,28 @@ def test_parts_hand_on_what_later_ones_need_and_nothing_twice():
         known |= found
         given += found
     assert len(given) == len(set(given))
+
+
+def test_operations_stand_after_what_they_need_and_soon_before_its_use():
+    """Few numbers wait from part to part, though all sines are made before any is used."""
+
+    def late(x):
+        sines = [jnp.sin(k * x) for k in range(1, 80)]
+        return jnp.stack([s[0] * s[1] - s[2] / s[0] for s in sines])
+
+    program = fused(program_of(late, jnp.ones(3)))
+    known = {x.order for x in program.inputs}
+    for node in program.steps:
+        assert {x.order for x in node.nodes} <= known
+        known.add(node.order)
+    as_made = Program(program.inputs, program.outputs, sorted(program.steps, key=lambda node: node.order))
+    given = {x.order for x in program.inputs}
+    waiting, before = (
+        sum(x.order not in given for part in parts_of(p, 60) for x in part.inputs) for p in (program, as_made)
+    )
+    assert len(program.steps) == len({node.order for node in as_made.steps})
+    assert before > 200
+    assert waiting < 20
 
 
 @pytest.mark.parametrize("size", [1, 40, 300])

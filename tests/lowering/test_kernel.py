@@ -147,6 +147,14 @@ def test_what_is_cut_into_parts_needs_few_slots():
     assert np.all(np.isfinite(found))
 
 
+def test_a_factor_of_many_subtracted_products_is_negated_once():
+    program, (found,) = machine_code(lambda x: x[1:] - x[0] * x[:0:-1], 8, x := RANDOM.normal(size=(9, 20)))
+    text = kernel(program, [Row(20, np.dtype(float))], [Row(19, np.dtype(float))], 8).text
+    assert text.count("@llvm.fma.v8f64(") > 19
+    assert text.count("fneg <8 x double>") == 1
+    np.testing.assert_allclose(found, x[:, 1:] - x[:, :1] * x[:, :0:-1], rtol=1e-14, atol=1e-14)
+
+
 def test_code_is_shared_and_freed_with_its_last_user():
     program, _ = machine_code(lambda x: x * 1.2345678, 1, np.ones((1, 1)))
     printed = kernel(program, [Row(1, np.dtype(float))], [Row(1, np.dtype(float))], 1)

@@ -134,9 +134,9 @@ def _dot_general(graph, params, args, avals):
     depth = math.prod(x.shape[i] for i in left)
     x = x.transpose([*batch_left, *free_left, *left]).reshape(math.prod(batch), math.prod(rows), depth)
     y = y.transpose([*batch_right, *free_right, *right]).reshape(math.prod(batch), math.prod(columns), depth)
-    # A zero times an infinite constant, or NaN, counts.
-    zeros_count = any(not isinstance(entry, Node) and not cmath.isfinite(entry) for z in (x, y) for entry in z.flat)
-    left, right = _by_place(x, zeros_count), _by_place(y, zeros_count)
+    # A zero times an infinite constant, or NaN, is no zero.
+    keep_zeros = any(not isinstance(entry, Node) and not cmath.isfinite(entry) for z in (x, y) for entry in z.flat)
+    left, right = _by_place(x, keep_zeros), _by_place(y, keep_zeros)
     found = np.empty((x.shape[0], x.shape[1], y.shape[1]), object)
     for b, i, j in np.ndindex(found.shape):
         column = right[b][j]
@@ -145,10 +145,10 @@ def _dot_general(graph, params, args, avals):
     return [found.reshape(aval.shape)]
 
 
-def _by_place(x: np.ndarray, zeros_count: bool) -> list[list[dict[int, Entry]]]:
-    """The entries of each row by their places, those that are zero left out unless they count."""
+def _by_place(x: np.ndarray, keep_zeros: bool) -> list[list[dict[int, Entry]]]:
+    """The entries of each row by their places, without those that are zero unless `keep_zeros`."""
     return [
-        [{k: y for k, y in enumerate(row) if zeros_count or isinstance(y, Node) or y != 0} for row in matrix]
+        [{k: y for k, y in enumerate(row) if keep_zeros or isinstance(y, Node) or y != 0} for row in matrix]
         for matrix in x
     ]
 

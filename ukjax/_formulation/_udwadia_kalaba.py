@@ -164,7 +164,7 @@ class TracedTerms(NamedTuple):
 
 
 def _filled(leaf: PyTree) -> PyTree:
-    """The leaf; an array of NaN, or of zeros, in place of the type of one, on which no result depends."""
+    """The leaf as an array: where it is only the type of one, which no result depends on, NaN or zeros."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     return jnp.full(leaf.shape, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0, leaf.dtype)

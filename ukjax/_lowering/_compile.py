@@ -33,7 +33,7 @@ VARIABLE = "UKJAX_CACHE"
 OFF = ("0", "off", "no", "false")
 LARGEST = 200_000_000  # [bytes]; what was not used for longest goes first
 # Files after which the size of the folder is looked at again.
-OFTEN = 32
+FILES_UNTIL_PRUNED = 32
 
 
 class CodeFolder:
@@ -63,7 +63,7 @@ class CodeFolder:
             with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
                 file.write(data)
             os.replace(file.name, self.path / key)
-            if self._written % OFTEN == 0:
+            if self._written % FILES_UNTIL_PRUNED == 0:
                 self._tidy()
             self._written += 1
 
@@ -230,11 +230,9 @@ class Tier:
         """The number of states, or of steps of a loop, after which it is to be optimised."""
         if not self.machines[0].is_quick:
             return NEVER
-        return (
-            CALLS_UNTIL_OPTIMISED
-            if self.is_loop
-            else max(CALLS_UNTIL_OPTIMISED * max(self.kernel.width, 1) // self.kernel.rounds, 1)
-        )
+        if self.is_loop:
+            return CALLS_UNTIL_OPTIMISED
+        return max(CALLS_UNTIL_OPTIMISED * max(self.kernel.width, 1) // self.kernel.rounds, 1)
 
     def improved(self, machine: Machine) -> None:
         """Keeps the optimised code, beside the first, which may run yet."""
