@@ -123,12 +123,15 @@ class _Traced(NamedTuple):
         return cls(closed, [*arrays, *further], lambda leaves: jax.tree_util.tree_unflatten(kept[0], leaves))
 
 
-def scalars(function: Callable[..., PyTree], *like: Array) -> Callable[..., PyTree]:
-    """The function of arrays, traced once for arrays `like` these, as scalar code where that is possible."""
+def scalars(function: Callable[..., PyTree], *like: Array, joins: bool = False) -> Callable[..., PyTree]:
+    """The function of arrays, traced once for arrays `like` these, as scalar code where that is possible.
+
+    `joins`: whether pieces that are not always certain are part of it, as in `ScalarPiece`.
+    """
     traced = _Traced.of(function, like)
     if traced.closed.effects:
         return function
-    piece, further = ScalarPiece(traced.closed, limits().function), traced.arrays[len(like) :]
+    piece, further = ScalarPiece(traced.closed, limits().function, joins=joins), traced.arrays[len(like) :]
     return lambda *arrays: traced.tree(piece(*arrays, *further))
 
 

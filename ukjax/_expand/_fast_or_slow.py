@@ -19,7 +19,7 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
-from .._lowering import SureWay, Traceable, can_be_deferred, mended
+from .._lowering import Traceable, can_be_deferred
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
 from .._program import with_results
@@ -37,7 +37,7 @@ from ._piece import (
     traced_tangent,
 )
 from ._scalar import over_batch, size_of
-from ._scalar_piece import AbstractCertainPiece, AbstractJudgedSlope, PlainPiece, along_axes, inlined
+from ._scalar_piece import AbstractCertainPiece, AbstractJudgedSlope, PlainPiece, SureWays, along_axes, inlined
 
 
 # On a GPU, where every check costs a pause, the states of a batch that need a function are gathered into tiles.
@@ -99,27 +99,6 @@ class AbstractSeldomPiece(AbstractChangedPiece):
             return self._ways.mended(self.function, form, arrays[self.flag], arrays, fast)
         whole, otherwise = jaxpr_as_fun(self.function.closed), jaxpr_as_fun(self.otherwise)
         return _evaluated(form, self.flag, whole, otherwise, self.gives, arrays)
-
-
-class SureWays:
-    """The sure ways of a piece, one for each choice of arguments with a batch."""
-
-    def __init__(self):
-        self.known: dict[tuple[bool, ...], SureWay] = {}
-
-    def of(self, slow: Traceable, batched: tuple[bool, ...]) -> SureWay:
-        if batched not in self.known:
-            self.known[batched] = SureWay(slow, batched)
-        return self.known[batched]
-
-    def mended(
-        self, slow: Traceable, form: EvalForm, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
-    ) -> list[Array]:
-        """The results of `slow` where it is needed, and `fast` elsewhere; `form` is that of `arrays`."""
-        way = self.of(slow, form.batched)
-        size = size_of(form.batched, arrays)
-        wide = [jnp.broadcast_to(x, (*size, *y.shape)) for x, y in zip(fast, slow.out_avals, strict=True)]
-        return mended(way, jnp.broadcast_to(needed, size), arrays, wide)
 
 
 def _evaluated(

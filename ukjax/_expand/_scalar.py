@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from jax.dtypes import extended
 from jaxtyping import Array
 
-from .._lowering import runs_machine_code, vector_width
+from .._lowering import SureWay, runs_machine_code, vector_width
 from .._lowering._entry import LARGEST, Block, Entry, Node, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
@@ -37,8 +37,13 @@ class ScalarProgram:
     """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
     `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of the results; `inlines`: as of
-    `Graph`, by default where there is machine code.
+    `Graph`, by default where there is machine code; `may_doubt`: whether it may have pieces that are not always certain.
+
+    Attributes:
+        doubt: Whether such a piece is not certain, after all results; None if there is none.
     """
+
+    doubt: Entry | None = None
 
     @np.errstate(all="ignore")
     def __init__(
@@ -48,6 +53,7 @@ class ScalarProgram:
         build: Builds,
         limit: int,
         inlines: bool | None = None,
+        may_doubt: bool = False,
     ):
         self.takes = takes
         inlines = runs_machine_code() if inlines is None else inlines
@@ -62,16 +68,19 @@ class ScalarProgram:
                 inputs.append(array[i])
             arguments.append(array)
         self.inputs = inputs
-        self._is_to_give(gives, build(graph, arguments))
-        if graph.doubts:
+        results = build(graph, arguments)
+        if graph.doubts and not may_doubt:
             raise NotScalar("a piece that is not always certain")
+        if graph.doubts:
+            self.doubt = graph.doubt()
+        self._is_to_give(gives, results)
         if self.program.length > limit:
             raise TooLong(f"{self.program.length} operations, more than {limit}")
 
     def _is_to_give(self, gives: Sequence[ShapedArray], results: Sequence[np.ndarray]) -> None:
         self.gives, self.results = gives, results
         outputs: list[Entry] = [x for array in results for x in array.ravel()]
-        self.program = Program(self.inputs, outputs)
+        self.program = Program(self.inputs, outputs if self.doubt is None else [*outputs, self.doubt])
 
     def part(self, gives: Sequence[ShapedArray], results: Sequence[np.ndarray]) -> "ScalarProgram":
         """The program that gives other entries of the same graph."""
@@ -108,6 +117,7 @@ class ScalarProgram:
         for array in found:
             for i in np.ndindex(array.shape):
                 array[i] = entry(next(results))
+        graph.doubts.extend(map(entry, results))
         return found
 
     def some(self, which: Sequence[int]) -> "ScalarProgram":
@@ -116,12 +126,18 @@ class ScalarProgram:
 
     def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
         """The results; if any argument is batched, the batch is its first axis, and that of all results."""
-        if form.native and self.native.is_possible:
-            wide, given = form.wide(arrays)
-            found = self.native(wide.batched, given, gpu=form.gpu)
-            if found is not None:
-                return found
-        return self._by_operations(form, arrays)
+        found = self.evaluate_native(form, arrays)
+        return self._by_operations(form, arrays) if found is None else found
+
+    def evaluate_native(
+        self, form: EvalForm, arrays: Sequence[Array], way: Callable[[tuple[bool, ...]], SureWay] | None = None
+    ) -> list[Array] | None:
+        """The results by machine code, if that is possible; `way`: arguments with a batch -> the way if in doubt."""
+        if not form.native or not self.native.is_possible:
+            return None
+        wide, given = form.wide(arrays)
+        found = self.native(wide.batched, given, None if way is None else way(wide.batched), form.gpu)
+        return found if found is None or self.doubt is None else found[:-1]
 
     def along(self, form: EvalForm, directions: tuple[bool, ...], count: int, arrays: Sequence[Array]) -> list[Array]:
         """The results for `count` directions of each state, at the axis after the batch.
@@ -149,7 +165,8 @@ class ScalarProgram:
 
     @ft.cached_property
     def native(self) -> NativeProgram:
-        return NativeProgram.of(self.program, self.takes, self.gives)
+        flag = [] if self.doubt is None else [ShapedArray((), np.dtype(bool))]
+        return NativeProgram.of(self.program, self.takes, [*self.gives, *flag])
 
     def _by_operations(self, form: EvalForm, arrays: Sequence[Array]) -> list[Array]:
         """Evaluates the program by operations of JAX on numbers, or on batches of numbers."""

@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jaxtyping import Array
 
-from .._lowering import Traceable
+from .._lowering import SureWay, Traceable, can_be_deferred, mended, runs_machine_code
 from .._lowering._entry import Block, Entry, Node, NotScalar, constant, is_constant
 from .._lowering._program import Program
 from .._program import Parameters, with_results
@@ -34,12 +35,13 @@ from ._piece import (
     AbstractBatchedOp,
     AbstractChangedPiece,
     AbstractSmallOp,
+    EvalForm,
     Shaped,
     traced,
     traced_cotangent,
     traced_tangent,
 )
-from ._scalar import ScalarProgram, grown, over_batch
+from ._scalar import ScalarProgram, grown, over_batch, size_of
 
 
 def adjoint_program(closed: ClosedJaxpr, moving: Sequence[int], given: Sequence[int], limit: int) -> ScalarProgram:
@@ -235,10 +237,35 @@ class AbstractTracedPiece(AbstractChangedPiece):
         return self.through(lambda closed: with_results(closed, outputs))
 
 
+class SureWays:
+    """The sure ways of a piece, one for each choice of arguments with a batch."""
+
+    def __init__(self):
+        self.known: dict[tuple[bool, ...], SureWay] = {}
+
+    def of(self, slow: Traceable, batched: tuple[bool, ...], plain: bool = False) -> SureWay:
+        if batched not in self.known:
+            self.known[batched] = SureWay(slow, batched, plain)
+        return self.known[batched]
+
+    def mended(
+        self, slow: Traceable, form: EvalForm, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
+    ) -> list[Array]:
+        """The results of `slow` where it is needed, and `fast` elsewhere; `form` is that of `arrays`."""
+        way = self.of(slow, form.batched)
+        size = size_of(form.batched, arrays)
+        wide = [jnp.broadcast_to(x, (*size, *y.shape)) for x, y in zip(fast, slow.out_avals, strict=True)]
+        return mended(way, jnp.broadcast_to(needed, size), arrays, wide)
+
+
 class ScalarPiece(AbstractTracedPiece):
     """A traced function as a scalar program of at most `limit` operations; evaluated on arrays if it has more.
 
     `program`: its program, if that is there already; `make`: makes the program, or gives None where it cannot.
+
+    `joins`: whether pieces that are not always certain may be part of it. Where they are not, the whole function is
+    evaluated without machine code. A long function that is called several times, such as a turn of a loop, becomes a
+    routine then.
     """
 
     def __init__(
@@ -247,22 +274,26 @@ class ScalarPiece(AbstractTracedPiece):
         limit: int,
         program: ScalarProgram | None = None,
         make: Callable[[], ScalarProgram | None] | None = None,
+        joins: bool = False,
     ):
         super().__init__(function)
-        self.limit, self.ready, self.make = limit, program, make
+        self.limit, self.ready, self.make, self.joins, self._ways = limit, program, make, joins, SureWays()
 
     @ft.cached_property
     def program(self) -> ScalarProgram:
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            graph.calls = self.joins and runs_machine_code()
             return interpret(graph, self.closed, arguments)
 
         made = self.ready or (None if self.make is None else self.make())
-        return made or ScalarProgram(self.takes, self.gives, build, self.limit)
+        return made or ScalarProgram(self.takes, self.gives, build, self.limit, may_doubt=self.joins)
 
     def through(self, change):
-        return ScalarPiece(change(self.closed), grown(self.limit))
+        return ScalarPiece(change(self.closed), grown(self.limit), joins=self.joins)
 
     def make_cotangent(self, moving, given):
+        if self.joins:
+            return self._joined_cotangent(moving, given)
         takes = [*self.takes, *(self.gives[i] for i in given)]
         gives, limit = [self.takes[i] for i in moving], grown(self.limit)
 
@@ -276,6 +307,15 @@ class ScalarPiece(AbstractTracedPiece):
         later = Traceable(lambda: traced_cotangent(self.closed, moving, given), takes, gives, False)
         return ScalarPiece(later, limit, make=make)
 
+    def _joined_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> AbstractSmallOp:
+        """The cotangents, or those of them that a piece has already: the turns of its loops are routines."""
+        for (more, same), whole in self._cotangents.items():
+            if same == given and set(moving) <= set(more):
+                part = whole.make_some(tuple(more.index(i) for i in moving))
+                assert isinstance(part, ScalarPiece)
+                return part
+        return super().make_cotangent(moving, given)
+
     def inline(self, graph, batched, arguments):
         program = self.__dict__.get("program", self.ready)
         if program is None and graph.turns > 1 and not any(batched):
@@ -287,10 +327,12 @@ class ScalarPiece(AbstractTracedPiece):
 
     def make_some(self, outputs):
         program = self.__dict__.get("program", self.ready)
-        if program is None and self.make is not None:
+        if program is None and self.make is not None and not self.joins:
             program = self.ready = self.make()
         gives = [self.gives[i] for i in outputs]
         later = Traceable(lambda: with_results(self.closed, outputs), self.takes, gives, False)
+        if self.joins:
+            return ScalarPiece(later, self.limit, make=lambda: self.program.some(outputs), joins=True)
         return ScalarPiece(later, self.limit, program and program.some(outputs))
 
     def evaluate(self, form, *arrays):
@@ -300,7 +342,13 @@ class ScalarPiece(AbstractTracedPiece):
             program = self.program
         except (TooLong, NotScalar):
             return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
-        return program.evaluate(form, *arrays)
+        if program.doubt is None:
+            return program.evaluate(form, *arrays)
+        slow = self.function if isinstance(self.function, Traceable) else Traceable.of(self.function)
+        found = None
+        if can_be_deferred(slow):
+            found = program.evaluate_native(form, arrays, lambda batched: self._ways.of(slow, batched, plain=True))
+        return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays) if found is None else found
 
 
 def copy_of(program: ScalarProgram, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:

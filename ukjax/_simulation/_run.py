@@ -158,7 +158,8 @@ def set_up(
         def back(t: Array, y: Array) -> Array:
             return projection(mechanism, t, y, expand, layout.coordinates, sizes)
 
-        onto = hoist(ft.partial(_of_mechanism, layout, back), ts[0], whole)
+        found = ft.partial(_of_mechanism, layout, back)
+        onto = hoist(_expand.scalars(found, ts[0], whole, joins=True) if expand else found, ts[0], whole)
         y0 = jax.vmap(onto)(ts[:1], whole[None])[0, : layout.size]
         # From far away the few iterations of a projection do not reach the constraints.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
