@@ -84,7 +84,7 @@ def test_places_and_zeros_are_known_where_a_program_is_changed():
     found = []
 
     def lowered(function, *inputs):
-        constants = [one.shape == (4,) for one in inputs]
+        constants = [one.shape == (4,) and not isinstance(one, jax.core.Tracer) for one in inputs]
         assert sum(constants) == 2
         others = [jnp.full_like(one, 4) if c else one for one, c in zip(inputs, constants, strict=True)]
         found.append(function(*others)[0])

@@ -87,13 +87,24 @@ def _in_changes(
         return _evaluated(closed, iter(inputs[-1]), [*consts, *inputs[count:-1]])
 
     changes = CHANGES * max(alone, 1)
-    changed = [_changed(k, x, changes) for k, x in enumerate(inputs)]
+    factors = [_factors(k, x, changes) for k, x in enumerate(inputs)]
     for k in range(alone):
-        still = np.arange(changes) // CHANGES != k
-        x, one = changed[count + k], inputs[count + k]
-        changed[count + k] = jnp.where(np.append(True, still).reshape(-1, *(1,) * jnp.ndim(one)), one, x)
-    function = evaluated if lowered is None else lowered(evaluated, *map(jnp.asarray, inputs))
-    return [*jax.vmap(function)(*changed)]
+        still = np.append(True, np.arange(changes) // CHANGES != k)
+        factors[count + k] = np.where(still.reshape(-1, *(1,) * jnp.ndim(args[k])), 1, factors[count + k])
+
+    def changed(first: Array, x: Array, factor: Array) -> Array:
+        # A changed input may lie where the function has no derivative: zero times that would be NaN.
+        is_real = jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.where(first, x, stop_gradient(x) * factor) if is_real else x
+
+    def flat(first: Array, *arrays: Array) -> Sequence[Array]:
+        pairs = zip(arrays[len(inputs) :], arrays[: len(inputs)], strict=True)
+        return evaluated(*(changed(first, *pair) for pair in pairs))
+
+    first, inputs = np.arange(1 + changes) == 0, [*map(jnp.asarray, inputs)]
+    like = [x[0] for x in (first, *factors)]
+    function = flat if lowered is None else lowered(flat, *map(jnp.asarray, like), *inputs)
+    return [*jax.vmap(function, [0] * len(like) + [None] * len(inputs))(first, *factors, *inputs)]
 
 
 def missed_part(function: Callable[[Array], Array], x: Array, size: Array) -> Array:
@@ -162,15 +173,13 @@ def _change(dtype: DTypeLike) -> float:
     return float(jnp.finfo(dtype).eps) ** 0.5
 
 
-def _changed(k: int, x: ArrayLike, count: int) -> Array:
-    """Returns the array followed by random changes, (1 + count, ...), which are independent for each `k`."""
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return jnp.broadcast_to(x, (1 + count, *x.shape))
-    parts = np.random.default_rng(k).normal(size=(count, *x.shape))
-    # A changed argument may lie where a function has no derivative: zero times that would be NaN.
-    changed = stop_gradient(x)[None] * jnp.asarray(1 + _change(x.dtype) * parts, x.dtype)
-    return jnp.concatenate([x[None], changed])
+def _factors(k: int, x: ArrayLike, count: int) -> np.ndarray:
+    """Returns one, followed by the random changes of an array, (1 + count, ...), which are independent for each `k`."""
+    dtype, shape = jnp.result_type(x), (1 + count, *jnp.shape(x))
+    factors = np.ones(shape, dtype)
+    if jnp.issubdtype(dtype, jnp.floating):
+        factors[1:] += _change(dtype) * np.random.default_rng(k).normal(size=(count, *shape[1:]))
+    return factors
 
 
 def _with_known(x: Array, changed: Array) -> Array:
