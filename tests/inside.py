@@ -44,6 +44,7 @@ from ukjax._expand import (
 )
 from ukjax._expand import _loop as _scalar_loop
 from ukjax._expand import are_clear as are_clear
+from ukjax._expand import scalars as scalars
 from ukjax._expand._loop import LoopOp
 from ukjax._export import _export, _fmu
 from ukjax._hybrid import _segment

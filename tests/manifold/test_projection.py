@@ -23,7 +23,7 @@ from ..helpers import (
     random_mechanism,
     rod,
 )
-from ..inside import replaced
+from ..inside import SureWay, replaced, scalars
 
 
 PROJECTION = ukjax.Projection()
@@ -366,6 +366,35 @@ def test_where_scalar_code_is_not_certain_projection_is_by_matrices():
     got, want = both_ways(mechanism, ys)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
     assert np.isfinite(want).all(axis=1).tolist() == [True] * 4 + [False, True]
+
+
+def test_a_projection_as_one_program_goes_the_sure_way_where_a_step_of_it_is_not_certain():
+    """A row that vanishes is in doubt: there the whole projection is computed the sure way, and its derivatives are."""
+    rows = ukjax.Holonomic(lambda q, t: jnp.stack([q[0] ** 2 + q[1] - 1.0, q[2] * (q[2] - 1.0)]))
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 2.0, 3.0])), lambda q, v, t: -q)
+    mechanism = ukjax.Mechanism(system, rows)
+    certain = jnp.array([0.6, 0.6, 0.99, 0.3, 0.1, 0.2])
+    ys, made, compiled = jnp.stack([certain, certain.at[2].set(0.5), 1.01 * certain]), [], SureWay._of
+    back = lambda t, y: PROJECTION(mechanism, t, y, True)
+    plain = lambda t, y: PROJECTION(mechanism, t, y, False)
+    joined = scalars(back, jnp.asarray(0.0), certain, joins=True)
+
+    def all_of(function):
+        of = lambda y: function(jnp.asarray(0.0), y)
+        values, slopes = jax.jit(lambda ys: (jax.vmap(of)(ys), jax.vmap(jax.jacrev(of))(ys)))(ys)
+        return values, slopes, jax.jit(jax.vmap(jax.jacfwd(of)))(ys)
+
+    want = all_of(plain)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SureWay, "_of", lambda self, *args: (made.append(self.plain), compiled(self, *args))[1])
+        got = all_of(joined)
+    assert made and all(made)
+    for one, other in zip(got, want, strict=True):
+        assert np.isfinite(other).all()
+        assert_close(one, other, atol=1e-12)
+    assert_close(got[1], got[2], atol=1e-12)
+    text = jax.jit(jax.vmap(jax.jacrev(lambda y: joined(jnp.asarray(0.0), y)))).lower(ys).as_text()
+    assert "while" not in text
 
 
 @pytest.mark.long
