@@ -388,7 +388,8 @@ def test_a_projection_as_one_program_goes_the_sure_way_where_a_step_of_it_is_not
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SureWay, "_of", lambda self, *args: (made.append(self.plain), compiled(self, *args))[1])
         got = all_of(joined)
-    assert made and all(made)
+    assert made
+    assert all(made)
     for one, other in zip(got, want, strict=True):
         assert np.isfinite(other).all()
         assert_close(one, other, atol=1e-12)

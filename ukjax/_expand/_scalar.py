@@ -37,7 +37,7 @@ class ScalarProgram:
     """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
     `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of the results; `inlines`: as of
-    `Graph`, by default where there is machine code; `may_doubt`: whether it may have pieces that are not always certain.
+    `Graph`, by default where there is machine code; `may_doubt`: whether pieces in it may be uncertain at some states.
 
     Attributes:
         doubt: Whether such a piece is not certain, after all results; None if there is none.
