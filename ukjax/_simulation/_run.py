@@ -158,8 +158,10 @@ def set_up(
         def back(t: Array, y: Array) -> Array:
             return projection(mechanism, t, y, expand, layout.coordinates, sizes)
 
-        found = ft.partial(_of_mechanism, layout, back)
-        onto = hoist(_expand.scalars(found, ts[0], whole, joins=True) if expand else found, ts[0], whole)
+        projected = ft.partial(_of_mechanism, layout, back)
+        if expand:  # one program for all steps of Newton's method, of which XLA would compile what lies between
+            projected = _expand.scalars(projected, ts[0], whole, joins=True)
+        onto = hoist(projected, ts[0], whole)
         y0 = jax.vmap(onto)(ts[:1], whole[None])[0, : layout.size]
         # From far away the few iterations of a projection do not reach the constraints.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
