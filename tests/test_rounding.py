@@ -94,6 +94,14 @@ def test_places_and_zeros_are_known_where_a_program_is_changed():
     assert_close(got[0], x[places] * jnp.array([0.0, 4.0, 4.0, 0.0]))
 
 
+def test_a_program_with_a_random_key_and_single_precision():
+    """A key is no number, and stays what it is; changes have the precision of what they change."""
+    key, x = jax.random.key(0), jnp.ones(3, jnp.float32)
+    errors = rounding_errors(lambda x: x - jax.random.uniform(key, (3,), jnp.float32) * x, x)
+    assert errors.dtype == jnp.float32
+    assert np.all((errors > 0) & (errors < 1e-4))
+
+
 @ft.partial(jax.jit, static_argnames="batched")
 def motion(scales, batched=False):
     def one(v):

@@ -101,10 +101,9 @@ def _in_changes(
         pairs = zip(arrays[len(inputs) :], arrays[: len(inputs)], strict=True)
         return evaluated(*(changed(first, *pair) for pair in pairs))
 
-    first, inputs = np.arange(1 + changes) == 0, [*map(jnp.asarray, inputs)]
-    like = [x[0] for x in (first, *factors)]
-    function = flat if lowered is None else lowered(flat, *map(jnp.asarray, like), *inputs)
-    return [*jax.vmap(function, [0] * len(like) + [None] * len(inputs))(first, *factors, *inputs)]
+    batch, inputs = [*map(jnp.asarray, (np.arange(1 + changes) == 0, *factors))], [*map(jnp.asarray, inputs)]
+    function = flat if lowered is None else lowered(flat, *(x[0] for x in batch), *inputs)
+    return [*jax.vmap(function, [0] * len(batch) + [None] * len(inputs))(*batch, *inputs)]
 
 
 def missed_part(function: Callable[[Array], Array], x: Array, size: Array) -> Array:
@@ -175,11 +174,11 @@ def _change(dtype: DTypeLike) -> float:
 
 def _factors(k: int, x: ArrayLike, count: int) -> np.ndarray:
     """Returns one, followed by the random changes of an array, (1 + count, ...), which are independent for each `k`."""
-    dtype, shape = jnp.result_type(x), (1 + count, *jnp.shape(x))
-    factors = np.ones(shape, dtype)
-    if jnp.issubdtype(dtype, jnp.floating):
-        factors[1:] += _change(dtype) * np.random.default_rng(k).normal(size=(count, *shape[1:]))
-    return factors
+    dtype, shape = jnp.asarray(x).dtype, (1 + count, *jnp.shape(x))
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return np.ones(shape)
+    parts = np.random.default_rng(k).normal(size=(count, *shape[1:]))
+    return np.concatenate([np.ones((1, *shape[1:])), 1 + _change(dtype) * parts]).astype(dtype)
 
 
 def _with_known(x: Array, changed: Array) -> Array:
