@@ -308,7 +308,10 @@ class ScalarPiece(AbstractTracedPiece):
         return ScalarPiece(later, limit, make=make)
 
     def _joined_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> AbstractSmallOp:
-        """The cotangents, or those of them that a piece has already: the turns of its loops are routines."""
+        """The piece of the cotangents, a part of one that gives more of them if there is one.
+
+        JAX derives the function, so that turns of its loops are alike and become routines.
+        """
         for (more, same), whole in self._cotangents.items():
             if same == given and set(moving) <= set(more):
                 part = whole.make_some(tuple(more.index(i) for i in moving))
@@ -326,29 +329,31 @@ class ScalarPiece(AbstractTracedPiece):
         return super().inline(graph, batched, arguments) if copied is None else copied
 
     def make_some(self, outputs):
-        program = self.__dict__.get("program", self.ready)
-        if program is None and self.make is not None and not self.joins:
-            program = self.ready = self.make()
         gives = [self.gives[i] for i in outputs]
         later = Traceable(lambda: with_results(self.closed, outputs), self.takes, gives, False)
         if self.joins:
             return ScalarPiece(later, self.limit, make=lambda: self.program.some(outputs), joins=True)
+        program = self.__dict__.get("program", self.ready)
+        if program is None and self.make is not None:
+            program = self.ready = self.make()
         return ScalarPiece(later, self.limit, program and program.some(outputs))
 
     def evaluate(self, form, *arrays):
-        if form.on_arrays:
-            return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
+        found = None if form.on_arrays else self._by_program(form, arrays)
+        return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays) if found is None else found
+
+    def _by_program(self, form: EvalForm, arrays: Sequence[Array]) -> list[Array] | None:
+        """The results by the program; None if there is none, or if it may be in doubt and cannot go the sure way."""
         try:
             program = self.program
         except (TooLong, NotScalar):
-            return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
+            return None
         if program.doubt is None:
             return program.evaluate(form, *arrays)
         slow = self.function if isinstance(self.function, Traceable) else Traceable.of(self.function)
-        found = None
-        if can_be_deferred(slow):
-            found = program.evaluate_native(form, arrays, lambda batched: self._ways.of(slow, batched, plain=True))
-        return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays) if found is None else found
+        if not can_be_deferred(slow):
+            return None
+        return program.evaluate_native(form, arrays, lambda batched: self._ways.of(slow, batched, plain=True))
 
 
 def copy_of(program: ScalarProgram, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
