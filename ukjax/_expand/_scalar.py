@@ -40,7 +40,7 @@ class ScalarProgram:
     `Graph`, by default where there is machine code; `may_doubt`: whether pieces in it may be uncertain at some states.
 
     Attributes:
-        doubt: Whether such a piece is not certain, after all results; None if there is none.
+        doubt: The truth value that tells whether such a piece is not certain; None if there is no such piece.
     """
 
     doubt: Entry | None = None
@@ -132,7 +132,10 @@ class ScalarProgram:
     def evaluate_native(
         self, form: EvalForm, arrays: Sequence[Array], way: Callable[[tuple[bool, ...]], SureWay] | None = None
     ) -> list[Array] | None:
-        """The results by machine code, if that is possible; `way`: arguments with a batch -> the way if in doubt."""
+        """The results by machine code, or None if that is not possible.
+
+        `way`: which arguments have a batch -> the sure way, for states in doubt.
+        """
         if not form.native or not self.native.is_possible:
             return None
         wide, given = form.wide(arrays)

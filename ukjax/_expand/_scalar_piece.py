@@ -223,12 +223,12 @@ class AbstractTracedPiece(AbstractChangedPiece):
 
     def __init__(self, function: ClosedJaxpr | Traceable):
         super().__init__(function.in_avals, function.out_avals)
-        self.function = function
+        self.function = function if isinstance(function, Traceable) else Traceable.of(function)
 
     @property
     def closed(self) -> ClosedJaxpr:
         """The function, traced."""
-        return self.function.closed if isinstance(self.function, Traceable) else self.function
+        return self.function.closed
 
     def inline(self, graph, batched, arguments):
         return inlined(graph, self.closed, batched, arguments)
@@ -350,10 +350,9 @@ class ScalarPiece(AbstractTracedPiece):
             return None
         if program.doubt is None:
             return program.evaluate(form, *arrays)
-        slow = self.function if isinstance(self.function, Traceable) else Traceable.of(self.function)
-        if not can_be_deferred(slow):
+        if not can_be_deferred(self.function):
             return None
-        return program.evaluate_native(form, arrays, lambda batched: self._ways.of(slow, batched, plain=True))
+        return program.evaluate_native(form, arrays, lambda flags: self._ways.of(self.function, flags, plain=True))
 
 
 def copy_of(program: ScalarProgram, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Functions traced together with the arrays that they close over, or with other arrays in place of these.
+"""Traces functions, and replaces arrays that they close over by others.
 
 JAX hands every operation to the current trace, with its operands. The trace here checks whether an operand is an array
 that has a substitute, and hands the operation on to the trace around it. So it does not matter how Python came by the
