@@ -49,7 +49,7 @@ from ukjax._expand._loop import LoopOp
 from ukjax._export import _export, _fmu
 from ukjax._hybrid import _segment
 from ukjax._integrate import _integrator, _march, _record, _replay, _run, _segments
-from ukjax._lowering import _bind, _c, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread
+from ukjax._lowering import _bind, _c, _entry, _gpu, _handler, _interpreter, _kernel, _schedule, _stages, _thread
 from ukjax._lowering import _compile as _lowering_compile
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
@@ -88,6 +88,8 @@ REPLACEABLE = {
     "gpu_of": (_bind, "gpu_of"),
     "is_right": (_bind, "_is_right"),
     "handler_text": (_handler, "handler_text"),
+    "long_program": (_interpreter, "LONG"),
+    "short_program": (_interpreter, "SHORT"),
     "often": (_lowering_compile, "CALLS_UNTIL_OPTIMISED"),
     "first_machine": (_bind, "compiled"),
     "optimised_machine": (_handler, "Machine"),

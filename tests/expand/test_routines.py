@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ..helpers import assert_close
-from ..inside import CertainScalars, ScalarStep
+from ..inside import CertainScalars, ScalarStep, replaced
+from ..lowering.test_bind import bits
 
 
 def constant(x, w):
@@ -40,14 +41,23 @@ def step(state, w):
     return new, state, (), (), jnp.asarray(False), jnp.asarray(True)
 
 
+# Programs are compiled at once; or interpreted at first, however short they are.
+COMPILED, INTERPRETED = {"long_program": 2**60}, {"long_program": 1, "short_program": 0}
+
+
 @pytest.mark.parametrize("size", [1, 9])
 def test_routines_share_no_number_that_depends_on_their_arguments(size):
     x, w = jnp.asarray(np.random.default_rng(0).normal(size=(size, 3))), jnp.linspace(2.0, 3.0, size)
-    made = ScalarStep(step, x[0], w[0], most=10_000)
+    found = []
+    for way in (COMPILED, INTERPRETED):
+        with replaced(**way):
+            made = ScalarStep(step, x[0], w[0], most=10_000)
+            found.append(jax.jit(jax.vmap(made.operation))(x, w)[0])
     program = made.operation.program.program
     assert len(program.routines) == 2
     assert all(node in program.inputs for node in program.steps if not node.args)
-    assert_close(jax.jit(jax.vmap(made.operation))(x, w)[0], jax.vmap(twice)(x, w), rtol=1e-9)
+    assert bits(found[0]) == bits(found[1])
+    assert_close(found[0], jax.vmap(twice)(x, w), rtol=1e-9)
 
 
 def scanned(x, w, reverse=False):
@@ -73,12 +83,17 @@ def test_the_body_of_a_loop_is_written_down_once(reverse):
         new = scanned(pair[0], w, reverse)
         return new, pair, (), (), jnp.asarray(False), jnp.asarray(True)
 
-    made = ScalarStep(step, (x, jnp.zeros(3)), w, most=10_000)
+    found = []
+    for way in (COMPILED, INTERPRETED):
+        with replaced(**way):
+            made = ScalarStep(step, (x, jnp.zeros(3)), w, most=10_000)
+            found.append(jax.jit(made.operation)(x, jnp.zeros(3), w))
     program = made.operation.program.program
     assert len(program.routines) == 1
     assert len(program.calls) == 3
     assert program.length < 0.6 * program.operations
-    for got, want in zip(jax.jit(made.operation)(x, jnp.zeros(3), w), scanned(x, w, reverse), strict=True):
+    assert bits(found[0]) == bits(found[1])
+    for got, want in zip(found[0], scanned(x, w, reverse), strict=True):
         assert_close(got, want, rtol=1e-9)
 
 

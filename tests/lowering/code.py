@@ -5,7 +5,7 @@ import ctypes
 import jax
 import numpy as np
 
-from ..inside import InlinedProgram, Row, compiled_kernel, kernel
+from ..inside import InlinedProgram, Row, compiled_kernel, kernel, replaced
 
 
 def machine_code(function, width, *arrays, batched=None, part=None, directions=None):
@@ -28,10 +28,18 @@ def machine_code(function, width, *arrays, batched=None, part=None, directions=N
     arrays = [np.ascontiguousarray(x) for x in arrays]
     places = (ctypes.c_void_p * (len(arrays) + len(results)))(*(x.ctypes.data for x in (*arrays, *results)))
     printed = kernel(program.program, takes, gives, width, **({} if part is None else {"part": part}))
-    code, soon = (compiled_kernel(printed, quick=quick) for quick in (False, True))
-    soon.run(places, 0, size)
-    quick = [x.copy() for x in results]
-    code.run(places, 0, size)
-    for x, y in zip(quick, results, strict=True):  # of NaN the sign is free
-        assert np.where(x == x, x, 0).tobytes() == np.where(y == y, y, 0).tobytes()
+    with replaced(short_program=0):
+        table = kernel(program.program, takes, gives, width, interprets=True)
+    assert table.interpreters
+    assert not printed.interpreters
+    found = []
+    for made, quick in ((table, True), (printed, True), (printed, False)):
+        for x in results:
+            x[...] = 0
+        machine = compiled_kernel(made, quick=quick)
+        machine.run(places, 0, size)
+        found.append([x.copy() for x in results])
+    for other in found[:-1]:
+        for x, y in zip(other, results, strict=True):  # of NaN the sign is free
+            assert np.where(x == x, x, 0).tobytes() == np.where(y == y, y, 0).tobytes()
     return program.program, results[:-1]

@@ -13,7 +13,7 @@ import pytest
 
 import ukjax
 
-from ..inside import Machine, Tier, compiled_kernel, replaced, vector_width
+from ..inside import Machine, Tier, compiled_kernel, replaced
 from .test_bind import bits
 from .test_loop import members, run
 
@@ -54,26 +54,57 @@ def test_states(optimised):
     assert len(optimised) == 1
 
 
-def test_few_states_are_computed_one_by_one_until_vectors_are_worth_it(optimised):
-    """The code of vectors takes twice as long to compile."""
+def test_a_long_program_is_interpreted_until_it_is_evaluated_often(optimised):
+    """For one state, for a batch, and along directions; then it is compiled."""
     at_first, then = [], []
 
-    def noting(texts, make):
-        return lambda kernel, *args, **options: texts.append(kernel.text) or make(kernel, *args, **options)
+    def noting(kernels, make):
+        return lambda kernel, *args, **options: kernels.append(kernel) or make(kernel, *args, **options)
 
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 5)))
-    functions = [jax.jit(jax.vmap(ukjax.expand(lambda x, c=c: jnp.sin(x) * x[::-1] + c))) for c in (1.5, 2.5)]
-    with replaced(first_machine=noting(at_first, compiled_kernel), optimised_machine=noting(then, Machine)):
-        for function, given in zip(functions, (x[:9], x), strict=True):
-            first = bits(function(given))
-            for _ in range(40):
-                assert bits(function(given)) == first
-            until(lambda: optimised)
-            optimised.clear()
-        assert bits(functions[1](x[:9])) == bits(functions[1](x)[:9])
-    vector = f"<{vector_width()} x double>"
-    assert [vector in text for text in at_first] == [False, True, False]
-    assert [vector in text for text in then] == [True, True]
+    def function(x):
+        for k in range(9):
+            x = jnp.where(x > 0.1 * k, jnp.sin(x) * x[::-1], x / (1.5 + x**2))
+        return x
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(100, 5)))
+    want = [bits(jax.jit(jax.vmap(ukjax.expand(function)))(y)) for y in (x, x[:1])]
+    jax.clear_caches()
+    with (
+        replaced(long_program=100, short_program=20),
+        replaced(first_machine=noting(at_first, compiled_kernel), optimised_machine=noting(then, Machine)),
+    ):
+        alone = jax.jit(ukjax.expand(function))
+        batch = jax.jit(jax.vmap(ukjax.expand(function)))
+        slopes = jax.jit(jax.vmap(jax.jacfwd(ukjax.expand(function))))
+        found = bits(slopes(x))
+        for _ in range(40):
+            assert bits(batch(x)) == want[0]
+            assert bits(alone(x[0])[None]) == want[1]
+            assert bits(slopes(x)) == found
+        until(lambda: len(optimised) == 3)
+        assert bits(batch(x)) == want[0]
+        assert bits(alone(x[0])[None]) == want[1]
+        assert bits(slopes(x)) == found
+    assert all(kernel.interpreters for kernel in at_first)
+    assert not any(kernel.interpreters for kernel in then)
+
+
+def test_a_step_that_is_interpreted_has_the_bits_of_one_that_is_compiled(optimised):
+    """Also where the compiled one takes over while the loop runs."""
+    x, shift, _, doubtful = (a[0] for a in members(1))
+    with replaced(often=2**60):
+        want = [bits(jax.jit(lambda *args: run(*args))(x, shift, jnp.asarray(k), doubtful)) for k in (3, 2_000_000)]
+        batch = bits(jax.jit(lambda *args: jax.vmap(run)(*args))(*members(30)))
+    jax.clear_caches()
+    with replaced(long_program=1, short_program=0):
+        alone = jax.jit(lambda *args: run(*args))
+        assert bits(alone(x, shift, jnp.asarray(3), doubtful)) == want[0]
+        assert not optimised
+        assert bits(jax.jit(lambda *args: jax.vmap(run)(*args))(*members(30))) == batch
+        optimised.clear()
+        assert bits(alone(x, shift, jnp.asarray(2_000_000), doubtful)) == want[1]
+        assert optimised  # before the run was done
+        assert bits(alone(x, shift, jnp.asarray(3), doubtful)) == want[0]
 
 
 def test_a_loop_goes_on_with_the_optimised_step(optimised):

@@ -26,7 +26,7 @@ from .._lowering import (
     SureWay,
     Tables,
     Traceable,
-    loop_kernel,
+    first_loop_kernel,
     run_loop,
     runs_machine_code,
     thread_loop,
@@ -383,7 +383,7 @@ class LoopOp(AbstractBatchedOp):
             if form.gpu is not None:
                 kernel = thread_loop(self.programs, self.arrays, flags, bool(size))
             else:
-                kernel = loop_kernel(self.programs, self.arrays, flags, vector_width() if size else 1)
+                kernel = first_loop_kernel(self.programs, self.arrays, flags, vector_width() if size else 1)
             state = len(self.arrays.state)
             batched = (bool(size),) * state + flags[: len(self.sure.in_avals) - state]
             self._made[key] = kernel, Loop(self.programs, self.arrays, SureWay(self.sure, batched, plain=True))

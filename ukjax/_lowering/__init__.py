@@ -36,7 +36,7 @@ from ._loop import Mark as Mark
 from ._loop import SavedRows as SavedRows
 from ._loop import SavingPrograms as SavingPrograms
 from ._loop import Tables as Tables
-from ._loop import loop_kernel as loop_kernel
+from ._loop import first_loop_kernel as first_loop_kernel
 from ._loop import run_loop as run_loop
 from ._object import Target as Target
 from ._object import object_code as object_code

@@ -5,10 +5,10 @@ of everything that its code depends on: the text, LLVM, the CPU. Another of any 
 
 Machine code is quickly made at first, and optimised, in the background, when it has been evaluated often. To optimise a
 program takes as long as to evaluate it some ten thousand times. Most programs of a session are evaluated less often,
-and then only the first tier is made, in an eighth of the time, or half of that for few states, where the first is for
-one state at a time and the optimised one for vectors of them. Both have the same bits. The handler counts evaluations
-(`@count` in threads.ll), and loops count steps; a thread waits for what they tell. A loop goes on with the optimised
-step while it runs.
+and then only the first tier is made: in an eighth of the time, or in less than that for a long program, which is
+interpreted (see `_interpreter`). Both tiers have the same bits. The handler counts evaluations (`@count` in
+threads.ll), and loops count steps; a thread waits for what they tell. A loop goes on with the optimised step while it
+runs.
 """
 
 import atexit
@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from ._kernel import Kernel
+from ._parts import Interpreter
 
 
 VARIABLE = "UKJAX_CACHE"
@@ -196,8 +197,22 @@ class Machine(Library):
     """
 
     def __init__(self, kernel: Kernel, quick: bool = False):
+        for interpreter in kernel.interpreters:
+            _provide(interpreter)
         super().__init__(kernel.text, code_folder(), quick)
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.address("run"))
+
+
+_provided: dict[str, Library] = {}
+_providing = threading.Lock()
+
+
+def _provide(interpreter: Interpreter) -> None:
+    """Makes an interpreter known to LLVM by its name, for all code of this process; it is short, and has to be fast."""
+    with _providing:
+        if interpreter.name not in _provided:
+            library = _provided[interpreter.name] = Library(interpreter.text, code_folder())
+            _binding().add_symbol(interpreter.name, library.address(interpreter.name))
 
 
 _known: "weakref.WeakValueDictionary[tuple[bytes, bool], Machine]" = weakref.WeakValueDictionary()

@@ -233,7 +233,7 @@ class _Table:
         code = self.known.get(key)
         if code is None:
             return
-        kernel = tier.kernel if code.wide is None else tier.kernel._replace(text=code.wide())
+        kernel = tier.kernel if code.optimised is None else tier.kernel._replace(text=code.optimised())
         machine = Machine(kernel)
         with self.lock:
             if self._place(key).entry != address:
@@ -267,10 +267,10 @@ def _table() -> _Table:
 
 
 class Code:
-    """Machine code that XLA can call by its key, for as long as this object is in use; `wide`: as of its kernel."""
+    """Machine code that XLA can call by its key as long as this object is in use; `optimised`: as of its kernel."""
 
-    def __init__(self, key: int, entry: Entry, kept: object, wide: Callable[[], str] | None = None):
-        self.key, self.wide = key, wide
+    def __init__(self, key: int, entry: Entry, kept: object, optimised: Callable[[], str] | None = None):
+        self.key, self.optimised = key, optimised
         weakref.finalize(self, _table().end, key, entry, kept).atexit = False
 
 
@@ -285,7 +285,7 @@ class Does(NamedTuple):
     blocks: int
     kept: object
     tier: Tier | None = None
-    wide: Callable[[], str] | None = None
+    optimised: Callable[[], str] | None = None
 
 
 def code(text: str, make: Callable[[], Does]) -> Code:
@@ -302,7 +302,7 @@ def code(text: str, make: Callable[[], Does]) -> Code:
         found = table.known.get(key)
         if found is None:
             entry = table.put(key, does)
-            found = table.known[key] = Code(key, entry, (does.kept, does.tier), does.wide)
+            found = table.known[key] = Code(key, entry, (does.kept, does.tier), does.optimised)
         return found
 
 

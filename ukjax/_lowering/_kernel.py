@@ -16,20 +16,17 @@ The last vector of a batch overlaps the one before. Fewer states than fit a vect
 one, and the last of them is repeated.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import functools as ft
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ._code import BOOL, Code, Number, scalar_type
-from ._entry import Entry, Node
-from ._print import print_program
-from ._program import Program, routine_of
-from ._schedule import PART, fused, parts_of
-
-
-# Bytes of a number in a slot.
-ROOM = 8
+from ._code import scalar_type
+from ._interpreter import functions, is_long
+from ._parts import ROOM, Interpreter, Slots, kept_as
+from ._program import Program
+from ._schedule import PART, fused
 
 
 class Row(NamedTuple):
@@ -46,7 +43,7 @@ class Row(NamedTuple):
     @property
     def kept_as(self) -> np.dtype:
         """The dtype of an entry in memory."""
-        return _kept_as(self.dtype)
+        return kept_as(self.dtype)
 
     @property
     def bytes(self) -> int:
@@ -63,7 +60,8 @@ class Kernel(NamedTuple):
     """A kernel in LLVM's language, the width of its vectors, the operations for each state, and its arrays.
 
     A width of 0 stands for a thread of a GPU: see `_thread`. `rounds`: how often a state repeats what is long in it.
-    `wide`: if the text is for one state at a time, which is compiled in half the time, what prints that of the vectors.
+    `optimised`: of a program that is interpreted, what prints the text that is compiled when it was evaluated often.
+    `interpreters`: what the text calls.
     """
 
     text: str
@@ -71,7 +69,8 @@ class Kernel(NamedTuple):
     operations: int
     arrays: int = 0
     rounds: int = 1
-    wide: Callable[[], str] | None = None
+    optimised: Callable[[], str] | None = None
+    interpreters: tuple[Interpreter, ...] = ()
 
     @property
     def is_of_threads(self) -> bool:
@@ -79,22 +78,31 @@ class Kernel(NamedTuple):
         return self.width == 0
 
 
-def kernel_of_few(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int) -> Kernel:
-    """Prints a program as `kernel` does, for one state at a time until it has been evaluated often."""
+def first_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int) -> Kernel:
+    """Prints a program as `kernel` does, to be interpreted until it has been evaluated often if it is long."""
 
-    def wide() -> str:
+    def optimised() -> str:
         return kernel(program, takes, gives, width).text
 
-    return kernel(program, takes, gives, 1)._replace(width=width, wide=wide)
+    if not is_long(program):
+        return kernel(program, takes, gives, width)
+    return kernel(program, takes, gives, width, interprets=True)._replace(optimised=optimised)
 
 
-def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int, part: int | None = None) -> Kernel:
+def kernel(
+    program: Program,
+    takes: Sequence[Row],
+    gives: Sequence[Row],
+    width: int,
+    part: int | None = None,
+    interprets: bool = False,
+) -> Kernel:
     """Prints a program whose inputs are the entries of `takes`, and whose outputs are those of `gives`, in order.
 
     If some of `takes` have several directions, all of `gives` do. `part`: operations of a part of a long program, which
-    is a function of its own.
+    is a function of its own. `interprets`: whether what is long is interpreted.
     """
-    program, part = fused(program), part or PART
+    program = fused(program)
     entries = [row for row in takes for _ in range(row.size)]
     before, rest = program.split([row.batched or row.directions > 1 for row in entries])
     turns = {x.order for x, row in zip(program.inputs, entries, strict=True) if row.directions > 1}
@@ -112,9 +120,10 @@ def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: 
         begins.append(kept.count)
         for _ in range(row.size):
             kept.add(next(outputs), computed)
-    printed = [parts("before", before, shared, shared, part, shared.copies)]
-    printed += [parts("state", state, kept, shared, part)] if turns else []
-    printed += [parts("each", each, kept, shared, part, kept.copies)]
+    way = ft.partial(functions, part=part or PART, interprets=interprets)
+    printed = [way("before", before, shared, shared, shared.copies)]
+    printed += [way("state", state, kept, shared)] if turns else []
+    printed += [way("each", each, kept, shared, kept.copies)]
     rows = list(enumerate(zip([*takes, *gives], begins, strict=True)))
 
     def read(name: str, batched: bool, along: bool) -> str:
@@ -130,134 +139,8 @@ def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: 
     texts = [*declared, *(text for one in printed for text in one.texts), *moves, vector]
     run = _run(takes, gives, width, kept.count, shared.count)
     operations = before.operations + state.operations + count * each.operations
-    return Kernel("\n".join([*texts, *run]), width, operations, rounds=count)
-
-
-def _kept_as(dtype: np.dtype) -> np.dtype:
-    return np.dtype(np.uint8) if dtype == BOOL else np.dtype(dtype)
-
-
-class Slots:
-    """Numbers in slots at `%name`, each for `width` states; the slot of a node, and slots that are filled by a copy."""
-
-    def __init__(self, name: str, width: int):
-        self.name, self.width, self.count = name, width, 0
-        self.of: dict[int, int] = {}
-        self.copies: list[tuple[int, Entry]] = []
-        # Slots of numbers that no later part of a program reads. They stay within it: what else runs between its parts
-        # has slots of its own.
-        self.free: list[int] = []
-
-    def add(self, x: Entry, computed: Collection[int] | None = None) -> None:
-        """Makes a slot; it is filled by a copy if it is not the first of a node, or not that of a `computed` one."""
-        if isinstance(x, Node) and x.order not in self.of and (computed is None or x.order in computed):
-            self.of[x.order] = self.count
-        else:
-            self.copies.append((self.count, x))
-        self.count += 1
-
-    def lend(self, x: Node) -> None:
-        """Gives a number a slot that is free, or a new one."""
-        if self.free:
-            self.of[x.order] = self.free.pop()
-        else:
-            self.add(x)
-
-    def beside(self, of: dict[int, int]) -> "Slots":
-        """Further slots after these, for another program, some of whose nodes have slots already."""
-        other = Slots(self.name, self.width)
-        other.count, other.of = self.count, of
-        return other
-
-    def place(self, code: Code, slot: int) -> str:
-        name = code.name()
-        code.lines.append(f"  {name} = getelementptr i8, ptr %{self.name}, i64 {ROOM * self.width * slot}")
-        return name
-
-    def put(self, code: Code, slot: int, x: Number) -> None:
-        stored = x.astype(_kept_as(x.dtype))
-        code.lines.append(f"  store {code.typed(stored)}, ptr {self.place(code, slot)}, align 8")
-
-    def get(self, code: Code, node: Node) -> Number:
-        """The number of a node, repeated if `code` is for vectors and the slot for one number."""
-        dtype = np.dtype(node.dtype)
-        kind, place = _kept_as(dtype), self.place(code, self.of[node.order])
-        if code.width == self.width:
-            return code.instruction(f"load {code.type_of(kind)}, ptr {place}, align 8", kind).astype(dtype)
-        one, whole, many = code.name(), code.name(), code.type_of(kind)
-        code.lines += [
-            f"  {one} = load {scalar_type(kind)}, ptr {place}, align 8",
-            f"  {whole} = insertelement {many} poison, {scalar_type(kind)} {one}, i32 0",
-        ]
-        zeros = f"<{code.width} x i32> zeroinitializer"
-        return code.instruction(f"shufflevector {many} {whole}, {many} poison, {zeros}", kind).astype(dtype)
-
-
-class Parts(NamedTuple):
-    """The functions of a program, one for each part, and one that calls them; declarations of what they call."""
-
-    texts: list[str]
-    declared: set[str]
-
-
-def parts(
-    name: str, program: Program, kept: Slots, shared: Slots, part: int, copies: Sequence[tuple[int, Entry]] = ()
-) -> Parts:
-    """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones, `copies` last."""
-    made, declared = [], set()
-
-    def read(code: Code, node: Node) -> Number:
-        return (kept if node.order in kept.of else shared).get(code, node)
-
-    names: dict[int, str] = {}
-    for k, routine in enumerate(program.routines):
-        for x in (*routine.program.inputs, *routine.program.outputs):
-            if isinstance(x, Node) and x.order not in kept.of and x.order not in shared.of:
-                kept.add(x)
-        names[id(routine)] = f"{name}.routine{k}"
-        inner = parts(names[id(routine)], routine.program, kept, shared, part)
-        made += inner.texts
-        declared |= inner.declared
-    pieces = list(parts_of(program, part))
-    lasting = {x.order for x in (*program.outputs, *(x for _, x in copies)) if isinstance(x, Node)}
-    last = {x.order: k for k, one in enumerate(pieces) for x in one.inputs}
-    passing = set[int]()
-    for k, one in enumerate(pieces):
-        for x in one.outputs:
-            if isinstance(x, Node) and x.order not in kept.of:
-                kept.lend(x)
-                passing |= {x.order} - lasting
-        code, here = Code(kept.width), {node.order for node in one.steps}
-
-        def call(node: Node, number: Callable[[Entry], Number], code: Code = code, here: set[int] = here):
-            """Puts the arguments, and what is computed in this part, where the routine reads it; reads the results."""
-            routine = routine_of(node)
-            for i, (x, given) in enumerate(zip(routine.program.inputs, node.args, strict=True)):
-                if i < routine.arguments or x.order in here:
-                    kept.put(code, kept.of[x.order], number(given.item()))
-            code.lines.append(f"  call void @{names[id(routine)]}(ptr %kept, ptr %shared)")
-            return [kept.get(code, x) for x in routine.program.outputs if isinstance(x, Node)]
-
-        found = print_program(code, one, [read(code, x) for x in one.inputs], call)
-        for node, x in zip(one.outputs, found, strict=True):
-            assert isinstance(node, Node)
-            kept.put(code, kept.of[node.order], x)
-        made.append(_function(f"{name}.part{k}", code))
-        declared |= code.declared
-        for x in one.inputs:
-            if x.order in passing and last[x.order] == k:
-                kept.free.append(kept.of.pop(x.order))
-    kept.free.clear()
-    code = Code(kept.width)
-    code.lines += [f"  call void @{name}.part{k}(ptr %kept, ptr %shared)" for k in range(len(pieces))]
-    for slot, x in copies:
-        kept.put(code, slot, read(code, x) if isinstance(x, Node) else code.constant(x, x.dtype))
-    return Parts([*made, _function(name, code)], declared | code.declared)
-
-
-def _function(name: str, code: Code) -> str:
-    lines = "\n".join(code.lines)
-    return f"define internal void @{name}(ptr %kept, ptr %shared) noinline {{\n{lines}\n  ret void\n}}"
+    interpreters = tuple(x for one in printed for x in one.interpreters)
+    return Kernel("\n".join([*texts, *run]), width, operations, rounds=count, interpreters=interpreters)
 
 
 def move(name: str, rows: Sequence[tuple[int, Row, int]], width: int, into: bool) -> str:

@@ -25,9 +25,11 @@ from ._code import scalar_type
 from ._compile import Tier, compiled
 from ._entry import Entry
 from ._handler import Does, code
-from ._kernel import ROOM, Kernel, Row, Slots, move, parts
+from ._interpreter import functions, is_long
+from ._kernel import Kernel, Row, move
+from ._parts import ROOM, Slots
 from ._program import Program
-from ._schedule import PART, fused
+from ._schedule import fused
 
 
 loop_p = Primitive("loop_of_machine_code")
@@ -209,7 +211,8 @@ def _lower(
             place, threads, blocks, loaded = gpu.load(kernel, True)
             return Does(place, mend, -1, first, -threads, blocks, (loaded, kept))
         machine = compiled(kernel, quick=True)
-        return Does(machine.address("run"), mend, flags, first, -kernel.width, 0, kept, Tier(machine, kernel, True))
+        tier = Tier(machine, kernel._replace(optimised=None, interpreters=()), True)
+        return Does(machine.address("run"), mend, flags, first, -kernel.width, 0, kept, tier, kernel.optimised)
 
     found = code(f"{wide} {loop.way.text} {kernel.text}", make)
     # A GPU changes the arrays where they are.
@@ -221,14 +224,28 @@ for platform in ("cpu", "cuda"):
     mlir.register_lowering(loop_p, _lower, platform=platform)
 
 
-def loop_kernel(programs: LoopPrograms, arrays: LoopArrays, batched: Sequence[bool], width: int) -> Kernel:
-    """Prints a loop. `batched`: which of the `others` belong to a single member."""
-    text = _LoopText(arrays, batched, width)
+def first_loop_kernel(programs: LoopPrograms, arrays: LoopArrays, batched: Sequence[bool], width: int) -> Kernel:
+    """Prints a loop as `loop_kernel` does; a long step is interpreted until many have been made."""
+
+    def optimised() -> str:
+        return loop_kernel(programs, arrays, batched, width).text
+
+    if not is_long(programs.step):
+        return loop_kernel(programs, arrays, batched, width)
+    return loop_kernel(programs, arrays, batched, width, interprets=True)._replace(optimised=optimised)
+
+
+def loop_kernel(
+    programs: LoopPrograms, arrays: LoopArrays, batched: Sequence[bool], width: int, interprets: bool = False
+) -> Kernel:
+    """Prints a loop. `batched`: which of the `others` belong to a single member; `interprets`: see `functions`."""
+    text = _LoopText(arrays, batched, width, interprets)
     texts = text.step(fused(programs.step))
     texts += text.gather(None if programs.gathering is None else fused(programs.gathering))
     texts += text.looks(programs.saving)
     filled = _template("loop.ll").substitute(text.tables() | text.places())
-    return Kernel("\n".join([*sorted(text.declared), *texts, filled]), width, programs.step.operations)
+    whole = "\n".join([*sorted(text.declared), *texts, filled])
+    return Kernel(whole, width, programs.step.operations, interpreters=text.interpreters)
 
 
 def _template(name: str) -> string.Template:
@@ -251,7 +268,8 @@ class _LoopText:
     A state has slots where a step reads it, and others where a step leaves it; findings have the latter only.
     """
 
-    def __init__(self, arrays: LoopArrays, batched: Sequence[bool], width: int):
+    def __init__(self, arrays: LoopArrays, batched: Sequence[bool], width: int, interprets: bool):
+        self.interprets, self.interpreters = interprets, ()
         self.arrays, self.width, self.unit, self.batched = arrays, width, ROOM * width, batched
         self.kept, self.shared, self.declared = Slots("kept", width), Slots("shared", 1), set[str]()
         self.changed = [Row(x.size, np.dtype(x.dtype)) for x in (*arrays.state, *arrays.findings)]
@@ -346,8 +364,9 @@ class _LoopText:
         return first
 
     def _printed(self, name: str, program: Program, slots: Slots) -> list[str]:
-        made = parts(name, program, slots, self.shared, PART, slots.copies)
+        made = functions(name, program, slots, self.shared, slots.copies, interprets=self.interprets)
         self.declared |= made.declared
+        self.interpreters += made.interpreters
         return made.texts
 
     def _numbered(self, rows: Sequence[Row], slots: Sequence[int]) -> list[tuple[int, tuple[Row, int]]]:

@@ -14,17 +14,13 @@ from jax.core import ShapedArray
 from jaxtyping import Array
 
 from ._bind import SureWay, evaluate, mended
-from ._compile import code_folder, vector_width
+from ._compile import vector_width
 from ._entry import Block, Entry, Node
 from ._gpu import Cuda
-from ._kernel import Kernel, Row, kernel, kernel_of_few
+from ._kernel import Kernel, Row, first_kernel
 from ._print import has_instruction, is_printable, is_supported
 from ._program import Program
 from ._thread import row_kernel
-
-
-# States of a batch for which code is made for one state at a time at first: that takes half as long to compile.
-FEW = 1024
 
 
 class NativeProgram:
@@ -36,7 +32,7 @@ class NativeProgram:
 
     def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray]):
         self.program, self.takes, self.gives = program, tuple(takes), tuple(gives)
-        self.kernels: dict[tuple[bool, bool, tuple[bool, ...], bool], Kernel] = {}
+        self.kernels: dict[tuple[bool, bool, tuple[bool, ...]], Kernel] = {}
         self.kernels_along: dict[tuple[tuple[bool, ...], tuple[bool, ...], int], Kernel] = {}
         self.is_one = is_printable(program)
         dtypes = {np.dtype(x.dtype) for x in (*program.inputs, *program.steps, *program.outputs)}
@@ -70,9 +66,9 @@ class NativeProgram:
             except _TooLarge:
                 return None
             return found if way is None else [*mended(way, found[-1], arrays, found[:-1]), found[-1]]
-        key = gpu is not None, way is not None, flags, _are_few(flags, arrays)
+        key = gpu is not None, way is not None, flags
         if key not in self.kernels:
-            self.kernels[key] = printed(self.program, self.takes, self.gives, flags, *key[:2], key[3])
+            self.kernels[key] = printed(self.program, self.takes, self.gives, flags, *key[:2])
         if gpu is not None and not gpu.fits(self.kernels[key], False):
             return None
         return evaluate(self.kernels[key], flags, self.gives, arrays, way)
@@ -93,7 +89,7 @@ class NativeProgram:
             kinds = zip(self.takes, flags, directions, strict=True)
             rows = [Row(x.size, np.dtype(x.dtype), b, count if turns else 1) for x, b, turns in kinds]
             results = [Row(x.size, np.dtype(x.dtype), directions=count) for x in self.gives]
-            self.kernels_along[key] = kernel(self.program, rows, results, vector_width())
+            self.kernels_along[key] = first_kernel(self.program, rows, results, vector_width())
         gives = [ShapedArray((count, *x.shape), x.dtype) for x in self.gives]
         return evaluate(self.kernels_along[key], flags, gives, arrays)
 
@@ -105,27 +101,17 @@ def printed(
     batched: Sequence[bool],
     threads: bool,
     judges: bool = False,
-    few: bool = False,
 ) -> Kernel:
     """The kernel of a program between arrays, for threads or, if there is a batch, as wide as this CPU.
 
-    `judges`: whether the last result tells which states need the sure way. `few`: whether the batch is of few states.
+    `judges`: whether the last result tells which states need the sure way.
     """
     wide = any(batched)
     rows = [Row(x.size, np.dtype(x.dtype), b or not wide) for x, b in zip(takes, batched, strict=True)]
     results = [Row(x.size, np.dtype(x.dtype)) for x in gives]
     if threads:
         return row_kernel(program, rows, results, judges)
-    if not wide:
-        return kernel(program, rows, results, 1)
-    return (kernel_of_few if few else kernel)(program, rows, results, vector_width())
-
-
-def _are_few(batched: Sequence[bool], arrays: Sequence[Array]) -> bool:
-    """Whether a batch is so small that its code is made for one state at a time at first."""
-    size = next((x.shape[0] for x, b in zip(arrays, batched, strict=True) if b), None)
-    # A folder has the code of vectors, if it has any.
-    return size is not None and size <= FEW and code_folder() is None
+    return first_kernel(program, rows, results, vector_width() if wide else 1)
 
 
 class _TooLarge(Exception):
@@ -232,8 +218,7 @@ class _Levels:
             takes.append(ShapedArray(array.shape[b:], array.dtype))
             inputs += [x if x is not None else _unused(array.dtype) for x in entries]
         flags = tuple(self.batched)
-        few = _are_few(flags, self.arrays)
-        made = printed(Program(inputs, outputs), takes, gives, flags, self.gpu is not None, few=few)
+        made = printed(Program(inputs, outputs), takes, gives, flags, self.gpu is not None)
         if self.gpu is not None and not self.gpu.fits(made, False):
             raise _TooLarge
         return evaluate(made, flags, gives, self.arrays)
