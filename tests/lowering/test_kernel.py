@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from ..helpers import long
-from ..inside import Row, compiled_kernel, kernel
+from ..inside import Row, compiled_kernel, kernel, replaced
 from .code import machine_code
 
 
@@ -146,6 +146,10 @@ def test_what_is_cut_into_parts_needs_few_slots():
     assert program.length > 4000
     assert len(rooms) > 1
     assert sum(rooms) < 20 * 8
+    # A table whose numbers need more room than a stack may have is none.
+    for largest, count in ((2**19, 1), (500, 0)):
+        with replaced(largest_room=largest):
+            assert len(kernel(program, *rows, 8, interprets=True).interpreters) == count
     assert np.all(np.isfinite(found))
 
 

@@ -30,6 +30,8 @@ from ._schedule import PART, fma_p
 
 # A program with as many operations is interpreted at first, but for what is short in it.
 LONG, SHORT = 2000, 100
+# The most bytes of a room, which is on the stack; stacks of threads are short on some platforms.
+LARGEST_ROOM = 2**19
 
 
 def is_long(program: Program) -> bool:
@@ -49,14 +51,17 @@ def functions(
     """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones, `copies` last.
 
     Outputs that have no slot get one. `part`: operations of a part of a program that is compiled. `interprets`: whether
-    the program is interpreted, unless it is short; it has the same slots.
+    the program is interpreted, unless it is short or needs too much room; it has the same slots.
     """
     computed = {node.order for node in program.steps}
     for x in program.outputs:
         if isinstance(x, Node) and x.order in computed and x.order not in kept.of:
             kept.add(x)
     if interprets and program.length >= SHORT:
-        return _Table(kept, shared).functions(name, program, copies)
+        table = _Table(kept, shared)
+        found = table.functions(name, program, copies)
+        if table.room <= LARGEST_ROOM:
+            return found
     return PrintedParts(kept, shared, part).functions(name, program, copies)
 
 
@@ -252,11 +257,16 @@ class _Table:
         self.count, self.free = 0, list[int]()
         self.calls: dict[int, int] = {}  # where the table of a routine begins
 
+    @property
+    def room(self) -> int:
+        """The bytes of the room."""
+        return max(self.count, 1) * self.unit
+
     def functions(self, name: str, program: Program, copies: Sequence[tuple[int, Entry]]) -> Parts:
         """The function of a program, with its table and its constants."""
         start = self._whole(program, copies)
         does = _interpreter(tuple(self.kinds), self.kept.width)
-        text = PROGRAM.format(name=name, room=max(self.count, 1) * self.kept.width, start=start, interpreter=does.name)
+        text = PROGRAM.format(name=name, room=self.room // ROOM, start=start, interpreter=does.name)
         numbers = np.array(self.numbers, np.int32).tobytes()
         data = [_bytes(f"{name}.table", numbers), _bytes(f"{name}.constants", b"".join(self.constants))]
         declared = f"declare void @{does.name}(ptr, ptr, ptr, ptr, ptr, ptr)"
@@ -268,13 +278,13 @@ class _Table:
         wanted = [*program.outputs, *(x for _, x in copies)]
         read = (*wanted, *(x for node in steps for x in _read(node)))
         constants = {name_of(x): x for x in read if not isinstance(x, Node)}
-        self.known = {name: self._room() for name in constants}
+        self.known = {name: self._new() for name in constants}
         self._know(steps, [*constants.values(), *program.inputs])
         for routine in program.routines:
             inner = routine.program
             for x in (*inner.inputs, *inner.outputs):
                 if isinstance(x, Node) and x.order not in self.places:
-                    self.places[x.order] = self._room()
+                    self.places[x.order] = self._new()
             self.calls[id(routine)] = self._begin()
             self._steps(inner, (x.order for x in inner.outputs if isinstance(x, Node)))
             self._end()
@@ -315,7 +325,8 @@ class _Table:
         self.numbers[self.length] += 1
         self.numbers += places
 
-    def _room(self) -> int:
+    def _new(self) -> int:
+        """A place that is free."""
         if self.free:
             return self.free.pop()
         self.count += 1
@@ -335,7 +346,7 @@ class _Table:
         """Brings numbers that are given into the room."""
         for x in given:
             if x.order not in self.places:
-                self.places[x.order] = self._room()
+                self.places[x.order] = self._new()
             if x.order in self.kept.of:
                 self._add(TAKE, self.places[x.order], self.unit * self.kept.of[x.order])
             else:
@@ -358,7 +369,7 @@ class _Table:
             elif node.place is not None:
                 (call,), (k, _) = node.args, node.place
                 if node.order not in places:
-                    places[node.order] = self._room()
+                    places[node.order] = self._new()
                 self._add(COPY, places[node.order], self._place(routine_of(call).program.outputs[k]))
             else:
                 args = [places[x.order] if isinstance(x, Node) else self.known[name_of(x)] for x in node.args]
@@ -367,7 +378,7 @@ class _Table:
                         del last[x.order]
                         self.free.append(places[x.order])
                 if node.order not in places:
-                    places[node.order] = self._room()
+                    places[node.order] = self._new()
                 self._add(self.of[node.order], places[node.order], *args)
         self.free = before
 
