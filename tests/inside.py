@@ -90,7 +90,7 @@ REPLACEABLE = {
     "handler_text": (_handler, "handler_text"),
     "long_program": (_interpreter, "LONG"),
     "short_program": (_interpreter, "SHORT"),
-    "largest_room": (_interpreter, "LARGEST_ROOM"),
+    "largest_stack": (_interpreter, "LARGEST_STACK"),
     "often": (_lowering_compile, "CALLS_UNTIL_OPTIMISED"),
     "first_machine": (_bind, "compiled"),
     "optimised_machine": (_handler, "Machine"),

@@ -29,11 +29,11 @@ def machine_code(function, width, *arrays, batched=None, part=None, directions=N
     places = (ctypes.c_void_p * (len(arrays) + len(results)))(*(x.ctypes.data for x in (*arrays, *results)))
     printed = kernel(program.program, takes, gives, width, **({} if part is None else {"part": part}))
     with replaced(short_program=0):
-        table = kernel(program.program, takes, gives, width, interprets=True)
-    assert table.interpreters
+        bytecode = kernel(program.program, takes, gives, width, interprets=True)
+    assert bytecode.interpreters
     assert not printed.interpreters
     found = []
-    for made, quick in ((table, True), (printed, True), (printed, False)):
+    for made, quick in ((bytecode, True), (printed, True), (printed, False)):
         for x in results:
             x[...] = 0
         machine = compiled_kernel(made, quick=quick)

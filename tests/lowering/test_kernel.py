@@ -146,9 +146,9 @@ def test_what_is_cut_into_parts_needs_few_slots():
     assert program.length > 4000
     assert len(rooms) > 1
     assert sum(rooms) < 20 * 8
-    # A table whose numbers need more room than a stack may have is none.
+    # A program that needs more registers than a stack may have is compiled.
     for largest, count in ((2**19, 1), (500, 0)):
-        with replaced(largest_room=largest):
+        with replaced(largest_stack=largest):
             assert len(kernel(program, *rows, 8, interprets=True).interpreters) == count
     assert np.all(np.isfinite(found))
 

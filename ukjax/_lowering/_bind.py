@@ -104,8 +104,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, kernel, batched, 
             place, threads, blocks, loaded = gpu.load(kernel, False)
             return Does(place, mend, -1, first, threads, blocks, (loaded, kept))
         machine = compiled(kernel, quick=True)
-        tier = Tier(machine, kernel._replace(optimised=None, interpreters=()))
-        return Does(machine.address("run"), mend, flags, first, chunk, 0, kept, tier, kernel.optimised)
+        return Does(machine.address("run"), mend, flags, first, chunk, 0, kept, Tier(machine, kernel), kernel.optimised)
 
     text = "" if way is None else way.text
     return call_of(ctx, code(f"{first} {chunk} {text} {kernel.text}", make), operands, batched, gpu=gpu)

@@ -21,6 +21,11 @@ Operand = Union["Number", float, int, bool]
 Results = TypeVar("Results")
 
 
+def kept_as(dtype: np.dtype) -> np.dtype:
+    """The dtype of a number in memory."""
+    return np.dtype(np.uint8) if dtype == BOOL else np.dtype(dtype)
+
+
 @ft.cache
 def scalar_type(dtype: np.dtype) -> str:
     """LLVM's name of the type of one number."""
@@ -287,3 +292,22 @@ class Code(AbstractCode):
 
     def function(self, of, *args):
         return of(self, *args)
+
+    def load(self, place: str, dtype: np.dtype) -> Number:
+        """The number in a slot, one for each state of a vector."""
+        kind = kept_as(dtype)
+        return self.instruction(f"load {self.type_of(kind)}, ptr {place}, align 8", kind).astype(dtype)
+
+    def load_shared(self, place: str, dtype: np.dtype) -> Number:
+        """The number in a slot, the same for all states of a vector."""
+        kind, one = kept_as(dtype), scalar_type(kept_as(dtype))
+        found = self.instruction(f"load {one}, ptr {place}, align 8", kind)
+        if self.width > 1:
+            many, zeros = self.type_of(kind), f"<{self.width} x i32> zeroinitializer"
+            whole = self.instruction(f"insertelement {many} poison, {one} {found.name}, i32 0", kind)
+            found = self.instruction(f"shufflevector {many} {whole.name}, {many} poison, {zeros}", kind)
+        return found.astype(dtype)
+
+    def store(self, place: str, x: Number) -> None:
+        """Puts a number into a slot."""
+        self.lines.append(f"  store {self.typed(x.astype(kept_as(x.dtype)))}, ptr {place}, align 8")

@@ -238,7 +238,9 @@ class Tier:
     """The machine code of a kernel: the first, and the optimised one when it is there."""
 
     def __init__(self, machine: Machine, kernel: Kernel, is_loop: bool = False):
-        self.machines, self.kernel, self.is_loop = [machine], kernel, is_loop
+        # What prints the optimised text keeps the program, which is to be gone with its code.
+        self.kernel = kernel._replace(optimised=None, interpreters=())
+        self.machines, self.is_loop = [machine], is_loop
 
     @property
     def left(self) -> int:

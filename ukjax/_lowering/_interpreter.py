@@ -1,28 +1,28 @@
-"""Scalar programs that are interpreted: tables of their operations, and a function of LLVM that does what they say.
+"""Scalar programs as bytecode, and the interpreter, a function of LLVM, that evaluates it.
 
-A long program is evaluated this way until it has been evaluated often. To write the table takes a tenth of the time
-that it takes to print the program and to compile it, and to evaluate it takes about as long as code that is not
-optimised. Every kind of operation is printed by the same rules, so that both ways have the same bits.
+A long program is interpreted until it has been evaluated often. To write bytecode takes a third of the time that it
+takes to print the program and to compile it. To interpret it takes about as long as to run code without optimisations.
+Every operation is printed by the rules of programs that are compiled, so that both ways have the same bits.
 
-A table is a row of runs: the number of a kind, how often it is done, and each time the places of the result and of the
-arguments in a room on the stack. Within a piece of a program, operations are done by their depth, and those of one kind
-one after the other, so that a run is a loop.
+Bytecode is a row of runs: an opcode, how often its operation is done, and each time its operands, the places of the
+result and of the arguments among registers on the stack. Within a piece of a program, operations are done by their
+depth, and those of one opcode one after the other, so that a run is a loop.
 
-The function knows the usual kinds, so that most programs share one, and those that its program has beside them.
+An interpreter knows the usual operations, so that most programs share one, and those that its program has beside them.
 """
 
 import functools as ft
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core.primitives as prims
 import numpy as np
 from jax.extend.core import Primitive
 
-from ._code import BOOL, Code, scalar_type, vector_type
+from ._code import BOOL, Code, Number, kept_as
 from ._entry import Entry, Name, Node, name_of
-from ._parts import ROOM, Interpreter, Parts, PrintedParts, Slots, kept_as
+from ._parts import ROOM, Interpreter, Parts, PrintedParts, Slots
 from ._print import print_program
 from ._program import Program, call_p, routine_of
 from ._schedule import PART, fma_p
@@ -30,8 +30,8 @@ from ._schedule import PART, fma_p
 
 # A program with as many operations is interpreted at first, but for what is short in it.
 LONG, SHORT = 2000, 100
-# The most bytes of a room, which is on the stack; stacks of threads are short on some platforms.
-LARGEST_ROOM = 2**19
+# The most bytes of registers on the stack; stacks of threads are short on some platforms.
+LARGEST_STACK = 2**19
 
 
 def is_long(program: Program) -> bool:
@@ -51,35 +51,36 @@ def functions(
     """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones, `copies` last.
 
     Outputs that have no slot get one. `part`: operations of a part of a program that is compiled. `interprets`: whether
-    the program is interpreted, unless it is short or needs too much room; it has the same slots.
+    the program is interpreted, unless it is short or needs too many registers; it has the same slots.
     """
     computed = {node.order for node in program.steps}
     for x in program.outputs:
         if isinstance(x, Node) and x.order in computed and x.order not in kept.of:
             kept.add(x)
     if interprets and program.length >= SHORT:
-        table = _Table(kept, shared)
-        found = table.functions(name, program, copies)
-        if table.room <= LARGEST_ROOM:
+        bytecode = _Bytecode(kept, shared)
+        found = bytecode.functions(name, program, copies)
+        if bytecode.stack <= LARGEST_STACK:
             return found
     return PrintedParts(kept, shared, part).functions(name, program, copies)
 
 
 # Operations of a piece. More make longer runs, and numbers wait for longer.
 PIECE = 1024
-# The first numbers of a run: the end of a table; copies within the room, from kept slots, and to them; a call.
-END, COPY, TAKE, GIVE, CALL = range(5)
-GIVEN = "ptr %begin, ptr {code}, ptr %kept, ptr %shared, ptr %constants, ptr %room"
+# The first opcodes: the end; copies between registers, from kept slots, and to them; the call of a routine.
+END, COPY, LOAD, STORE, CALL = range(5)
+MOVES = (("copy", "registers", "registers"), ("load", "registers", "kept"), ("store", "kept", "registers"))
+GIVEN = "ptr %begin, ptr {code}, ptr %kept, ptr %shared, ptr %constants, ptr %registers"
 INTERPRETER = """define void @{name}({given}) {{
 entry:
   br label %next
 next:
   %run = phi ptr [%code, %entry]{ends}
-  %kind = load i32, ptr %run, align 4
+  %opcode = load i32, ptr %run, align 4
   %pn = getelementptr i8, ptr %run, i64 4
   %n = load i32, ptr %pn, align 4
   %first = getelementptr i8, ptr %run, i64 8
-  switch i32 %kind, label %done [{labels}]
+  switch i32 %opcode, label %done [{labels}]
 {cases}
 done:
   ret void
@@ -93,9 +94,9 @@ CASE = """{label}:
   %more.{label} = icmp ne i32 %n1.{label}, 0
   br i1 %more.{label}, label %{label}, label %next"""
 PROGRAM = """define internal void @{name}(ptr %kept, ptr %shared) noinline {{
-  %room = alloca [{room} x i64], align 64
-  %code = getelementptr i8, ptr @{name}.table, i64 {start}
-  call void @{interpreter}(ptr @{name}.table, ptr %code, ptr %kept, ptr %shared, ptr @{name}.constants, ptr %room)
+  %registers = alloca [{registers} x i64], align 64
+  %code = getelementptr i8, ptr @{name}.begin, i64 {start}
+  call void @{does}(ptr @{name}.begin, ptr %code, ptr %kept, ptr %shared, ptr @{name}.constants, ptr %registers)
   ret void
 }}"""
 F64 = np.dtype(np.float64)
@@ -103,8 +104,8 @@ F64 = np.dtype(np.float64)
 PARAMETERS = ("negated", "y", "exponent_bits", "mantissa_bits", "rounding_method")
 
 
-class _Kind(NamedTuple):
-    """A kind of operation; or one that repeats a number of a row for all states of a vector, where `row` names it."""
+class _Opcode(NamedTuple):
+    """A kind of operation; or the copy of a number of a `row` to all states of a vector."""
 
     primitive: Primitive | None
     dtype: np.dtype
@@ -113,73 +114,71 @@ class _Kind(NamedTuple):
     row: str = ""
 
     @classmethod
-    def of(cls, node: Node) -> "_Kind":
+    def of(cls, node: Node) -> "_Opcode":
         params = tuple([(k, node.params[k]) for k in PARAMETERS if k in node.params]) if node.params else ()
         return cls(node.primitive, node.dtype, tuple([x.dtype for x in node.args]), params)
 
     @classmethod
-    def of_row(cls, row: str, x: Entry) -> "_Kind":
+    def of_row(cls, row: str, x: Entry) -> "_Opcode":
         return cls(None, kept_as(np.dtype(x.dtype)), (), row=row)
 
 
-def _usual() -> list[_Kind]:
-    """The kinds that most programs have."""
+def _usual() -> list[_Opcode]:
+    """The operations that most programs have."""
     two = (prims.add_p, prims.sub_p, prims.mul_p, prims.div_p, prims.max_p, prims.min_p)
     one = (prims.neg_p, prims.abs_p, prims.sqrt_p, prims.sin_p, prims.cos_p)
     compared = (prims.lt_p, prims.le_p, prims.gt_p, prims.ge_p, prims.eq_p)
     signs: tuple[tuple[bool, bool], ...] = ((False, False), (True, False), (False, True))
     return [
-        *(_Kind(None, x, (), row=row) for row in ("shared", "constants") for x in (F64, np.dtype(np.uint8))),
-        *(_Kind(x, F64, (F64,) * 2) for x in two),
-        *(_Kind(x, F64, (F64,)) for x in one),
-        *(_Kind(fma_p, F64, (F64,) * 3, (("negated", x),)) for x in signs),
-        *(_Kind(x, BOOL, (F64,) * 2) for x in compared),
-        *(_Kind(x, BOOL, (BOOL,) * 2) for x in (prims.and_p, prims.or_p)),
-        _Kind(prims.not_p, BOOL, (BOOL,)),
-        *(_Kind(prims.select_n_p, x, (BOOL, x, x)) for x in (F64, BOOL)),
+        *(_Opcode(None, x, (), row=row) for row in ("shared", "constants") for x in (F64, np.dtype(np.uint8))),
+        *(_Opcode(x, F64, (F64,) * 2) for x in two),
+        *(_Opcode(x, F64, (F64,)) for x in one),
+        *(_Opcode(fma_p, F64, (F64,) * 3, (("negated", x),)) for x in signs),
+        *(_Opcode(x, BOOL, (F64,) * 2) for x in compared),
+        *(_Opcode(x, BOOL, (BOOL,) * 2) for x in (prims.and_p, prims.or_p)),
+        _Opcode(prims.not_p, BOOL, (BOOL,)),
+        *(_Opcode(prims.select_n_p, x, (BOOL, x, x)) for x in (F64, BOOL)),
     ]
 
 
 @ft.cache
-def _interpreter(kinds: tuple[_Kind, ...], width: int) -> Interpreter:
-    """The function that does operations of these kinds, for so many states at a time."""
+def _interpreter(opcodes: tuple[_Opcode, ...], width: int) -> Interpreter:
+    """The interpreter of these opcodes, for so many states at a time."""
     code, name = Code(width), "ukjax.interpreter"
-    cases = list(_cases(name, code, kinds))
+    cases = list(_cases(name, code, opcodes))
     labels = [label for label, _, _ in cases]
     text = INTERPRETER.format(
         name=name,
         given=GIVEN.format(code="%code"),
         ends="".join(f", [%p1.{x}, %{x}]" for x in labels),
         labels=" ".join(f"i32 {COPY + k}, label %{x}" for k, x in enumerate(labels)),
-        cases="\n".join(CASE.format(label=x, body="\n".join(lines), bytes=size) for x, lines, size in cases),
+        cases="\n".join(CASE.format(label=x, body="\n".join(lines), bytes=4 * n) for x, n, lines in cases),
     )
     text = "\n".join([*sorted(code.declared), text])
     own = f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return Interpreter(own, text.replace(f"@{name}(", f"@{own}("))
 
 
-def _cases(name: str, code: Code, kinds: Sequence[_Kind]) -> Iterator[tuple[str, list[str], int]]:
-    """Prints each kind: a label, the lines of LLVM's language, and the bytes that an operation takes in a table."""
-    whole = code.type_of(np.dtype(np.int64))
-    for label, to, source in (("copy", "room", "room"), ("take", "room", "kept"), ("give", "kept", "room")):
-        lines = [
-            *_places(label, [to, source]),
-            f"  %x.{label} = load {whole}, ptr %a1.{label}, align 8",
-            f"  store {whole} %x.{label}, ptr %a0.{label}, align 8",
-        ]
-        yield label, lines, 8
+def _cases(name: str, code: Code, opcodes: Sequence[_Opcode]) -> Iterator[tuple[str, int, list[str]]]:
+    """Prints each opcode: a label, the number of operands, and the lines of LLVM's language."""
+    word = np.dtype(np.int64)
+    for label, bases in (
+        ("copy", ["registers"] * 2),
+        ("load", ["registers", "kept"]),
+        ("store", ["kept", "registers"]),
+    ):
+        yield label, 2, _moved(code, label, bases, code.load, word)
     call = f"  call void @{name}({GIVEN.format(code='%a0.call')})"
-    yield "call", [*_places("call", ["begin"]), call], 4
-    for k, kind in enumerate(kinds):
-        label, count = f"k{k}", len(kind.args) + 1
-        if kind.row:
-            yield label, [*_places(label, ["room", kind.row]), *_repeated(code, label, kind.dtype)], 8
+    yield "call", 1, [*_operands("call", ["begin"]), call]
+    for k, opcode in enumerate(opcodes):
+        if opcode.row:
+            yield f"k{k}", 2, _moved(code, f"k{k}", ["registers", opcode.row], code.load_shared, opcode.dtype)
         else:
-            yield label, _operation(code, label, kind), 4 * count
+            yield f"k{k}", 1 + len(opcode.args), _operation(code, f"k{k}", opcode)
 
 
-def _places(label: str, bases: Sequence[str]) -> list[str]:
-    """Reads the places of an operation; `bases`: where each of them lies."""
+def _operands(label: str, bases: Sequence[str]) -> list[str]:
+    """Reads the operands of an operation; `bases`: where each of them lies."""
     lines = []
     for k, base in enumerate(bases):
         lines += [
@@ -191,37 +190,29 @@ def _places(label: str, bases: Sequence[str]) -> list[str]:
     return lines
 
 
-def _repeated(code: Code, label: str, dtype: np.dtype) -> list[str]:
-    """Repeats a number for all states of a vector."""
-    one, many = scalar_type(dtype), vector_type(code.width, dtype)
-    lines = [f"  %x.{label} = load {one}, ptr %a1.{label}, align 8"]
-    if code.width == 1:
-        return [*lines, f"  store {one} %x.{label}, ptr %a0.{label}, align 8"]
-    return [
-        *lines,
-        f"  %y.{label} = insertelement {many} poison, {one} %x.{label}, i32 0",
-        f"  %z.{label} = shufflevector {many} %y.{label}, {many} poison, <{code.width} x i32> zeroinitializer",
-        f"  store {many} %z.{label}, ptr %a0.{label}, align 8",
-    ]
+def _moved(
+    code: Code, label: str, bases: Sequence[str], load: Callable[[str, np.dtype], Number], dtype: np.dtype
+) -> list[str]:
+    """Moves a number from where the second operand says to where the first does."""
+    code.lines = _operands(label, bases)
+    code.store(f"%a0.{label}", load(f"%a1.{label}", dtype))
+    return code.lines
 
 
-def _operation(code: Code, label: str, kind: _Kind) -> list[str]:
+def _operation(code: Code, label: str, opcode: _Opcode) -> list[str]:
     """Prints an operation by the rules of a program that is compiled."""
-    inputs = [Node(_given, (), x, -1 - k) for k, x in enumerate(kind.args)]
-    one = Node(_given, tuple(inputs), kind.dtype, 1)
-    one.primitive, one.params = kind.primitive, dict(kind.params)
-    code.lines, numbers = _places(label, ["room"] * (len(inputs) + 1)), []
-    for k, x in enumerate(inputs):
-        stored = kept_as(x.dtype)
-        number = code.instruction(f"load {code.type_of(stored)}, ptr %a{k + 1}.{label}, align 8", stored)
-        numbers.append(number.astype(x.dtype))
+    inputs = [Node(_given, (), x, -1 - k) for k, x in enumerate(opcode.args)]
+    one = Node(_given, tuple(inputs), opcode.dtype, 1)
+    one.primitive, one.params = opcode.primitive, dict(opcode.params)
+    code.lines = _operands(label, ["registers"] * (len(inputs) + 1))
+    numbers = [code.load(f"%a{k + 1}.{label}", x) for k, x in enumerate(opcode.args)]
     (found,) = print_program(code, Program(inputs, [one], [one]), numbers)
-    code.lines.append(f"  store {code.typed(found.astype(kept_as(found.dtype)))}, ptr %a0.{label}, align 8")
+    code.store(f"%a0.{label}", found)
     return code.lines
 
 
 def _given(*_: Any) -> Any:
-    raise AssertionError("an operation of which only the kind is known")
+    raise AssertionError("an operation without arguments")
 
 
 def _is_operation(node: Node) -> bool:
@@ -242,116 +233,116 @@ def _bytes(name: str, data: bytes) -> str:
     return f'@{name} = internal constant [{len(data)} x i8] c"\\{shown}", align 8'
 
 
-class _Table:
-    """The table of a program, after those of its routines, and the places of its numbers in the room."""
+class _Bytecode:
+    """The bytecode of a program, after that of its routines; registers are named by the bytes before them."""
 
     def __init__(self, kept: Slots, shared: Slots):
         self.kept, self.shared, self.unit = kept, shared, ROOM * kept.width
-        self.numbers: list[int] = []
-        self.kind, self.length = END, 0  # of the last run, and where its length stands
-        self.kinds: dict[_Kind, int] = {}
-        self.of: dict[int, int] = {}  # the numbers of the kinds of nodes
-        self.places: dict[int, int] = {}  # of nodes, by their order
+        self.words: list[int] = []
+        self.opcode, self.length = END, 0  # of the last run, and where its length stands
+        self.opcodes: dict[_Opcode, int] = {}
+        self.of: dict[int, int] = {}  # opcodes of nodes, by their order
+        self.registers: dict[int, int] = {}  # of nodes, by their order
         self.constants: list[bytes] = []
-        self.known: dict[Name, int] = {}  # places of constants
+        self.of_constants: dict[Name, int] = {}  # registers of constants
         self.count, self.free = 0, list[int]()
-        self.calls: dict[int, int] = {}  # where the table of a routine begins
+        self.calls: dict[int, int] = {}  # where the bytecode of a routine begins
 
     @property
-    def room(self) -> int:
-        """The bytes of the room."""
+    def stack(self) -> int:
+        """The bytes of all registers."""
         return max(self.count, 1) * self.unit
 
     def functions(self, name: str, program: Program, copies: Sequence[tuple[int, Entry]]) -> Parts:
-        """The function of a program, with its table and its constants."""
-        start = self._whole(program, copies)
-        does = _interpreter(tuple(self.kinds), self.kept.width)
-        text = PROGRAM.format(name=name, room=self.room // ROOM, start=start, interpreter=does.name)
-        numbers = np.array(self.numbers, np.int32).tobytes()
-        data = [_bytes(f"{name}.table", numbers), _bytes(f"{name}.constants", b"".join(self.constants))]
+        """The function of a program, with its bytecode and its constants."""
+        start = self._write(program, copies)
+        does = _interpreter(tuple(self.opcodes), self.kept.width)
+        text = PROGRAM.format(name=name, registers=self.stack // ROOM, start=start, does=does.name)
+        words = np.array(self.words, np.int32).tobytes()
+        data = [_bytes(f"{name}.begin", words), _bytes(f"{name}.constants", b"".join(self.constants))]
         declared = f"declare void @{does.name}(ptr, ptr, ptr, ptr, ptr, ptr)"
         return Parts([*data, text], {declared}, (does,))
 
-    def _whole(self, program: Program, copies: Sequence[tuple[int, Entry]]) -> int:
-        """Writes the table of a program between kept and shared slots; returns the byte at which it begins."""
+    def _write(self, program: Program, copies: Sequence[tuple[int, Entry]]) -> int:
+        """Writes the bytecode of a program between kept and shared slots; returns the byte at which it begins."""
         steps = [*program.steps, *(node for x in program.routines for node in x.program.steps)]
         wanted = [*program.outputs, *(x for _, x in copies)]
         read = (*wanted, *(x for node in steps for x in _read(node)))
         constants = {name_of(x): x for x in read if not isinstance(x, Node)}
-        self.known = {name: self._new() for name in constants}
-        self._know(steps, [*constants.values(), *program.inputs])
+        self.of_constants = {name: self._register() for name in constants}
+        self._number_opcodes(steps, [*constants.values(), *program.inputs])
         for routine in program.routines:
             inner = routine.program
             for x in (*inner.inputs, *inner.outputs):
-                if isinstance(x, Node) and x.order not in self.places:
-                    self.places[x.order] = self._new()
+                if isinstance(x, Node) and x.order not in self.registers:
+                    self.registers[x.order] = self._register()
             self.calls[id(routine)] = self._begin()
             self._steps(inner, (x.order for x in inner.outputs if isinstance(x, Node)))
             self._end()
         start, computed = self._begin(), {node.order for node in program.steps}
-        self._spread(constants)
+        self._load_constants(constants)
         given = {x.order: x for node in program.steps for x in _read(node) if isinstance(x, Node)}
         given |= {x.order: x for x in wanted if isinstance(x, Node)}
-        self._take([x for order, x in given.items() if order not in computed])
+        self._load([x for order, x in given.items() if order not in computed])
         self._steps(program, (x.order for x in wanted if isinstance(x, Node)))
         for x in program.outputs:
             if isinstance(x, Node) and x.order in computed:
-                self._add(GIVE, self.unit * self.kept.of[x.order], self.places[x.order])
+                self._emit(STORE, self.unit * self.kept.of[x.order], self.registers[x.order])
         for slot, x in copies:
-            self._add(GIVE, self.unit * slot, self._place(x))
+            self._emit(STORE, self.unit * slot, self._register_of(x))
         self._end()
         return start
 
-    def _know(self, steps: Sequence[Node], numbers: Sequence[Entry]) -> None:
-        """Numbers the kinds of operations: first the usual ones, then others in an order of their own."""
-        usual, of = _usual(), {node.order: _Kind.of(node) for node in steps if _is_operation(node)}
-        others = {*of.values(), *(_Kind.of_row(row, x) for row in ("constants", "shared") for x in numbers)}
-        kinds = [*usual, *sorted(others.difference(usual), key=repr)]
-        self.kinds = {kind: CALL + 1 + k for k, kind in enumerate(kinds)}
-        self.of = {order: self.kinds[kind] for order, kind in of.items()}
+    def _number_opcodes(self, steps: Sequence[Node], numbers: Sequence[Entry]) -> None:
+        """Numbers the opcodes: first the usual ones, then others in an order of their own."""
+        usual, of = _usual(), {node.order: _Opcode.of(node) for node in steps if _is_operation(node)}
+        others = {*of.values(), *(_Opcode.of_row(row, x) for row in ("constants", "shared") for x in numbers)}
+        every = [*usual, *sorted(others.difference(usual), key=repr)]
+        self.opcodes = {opcode: CALL + 1 + k for k, opcode in enumerate(every)}
+        self.of = {order: self.opcodes[opcode] for order, opcode in of.items()}
 
     def _begin(self) -> int:
-        return 4 * len(self.numbers)
+        return 4 * len(self.words)
 
     def _end(self) -> None:
-        self.numbers += (END, 0)
-        self.kind = END
+        self.words += (END, 0)
+        self.opcode = END
 
-    def _add(self, kind: int, *places: int) -> None:
+    def _emit(self, opcode: int, *operands: int) -> None:
         """Adds an operation to the last run, or to a new one."""
-        if kind != self.kind:
-            self.kind, self.length = kind, len(self.numbers) + 1
-            self.numbers += (kind, 0)
-        self.numbers[self.length] += 1
-        self.numbers += places
+        if opcode != self.opcode:
+            self.opcode, self.length = opcode, len(self.words) + 1
+            self.words += (opcode, 0)
+        self.words[self.length] += 1
+        self.words += operands
 
-    def _new(self) -> int:
-        """A place that is free."""
+    def _register(self) -> int:
+        """A register that is free."""
         if self.free:
             return self.free.pop()
         self.count += 1
         return self.unit * (self.count - 1)
 
-    def _place(self, x: Entry) -> int:
-        return self.places[x.order] if isinstance(x, Node) else self.known[name_of(x)]
+    def _register_of(self, x: Entry) -> int:
+        return self.registers[x.order] if isinstance(x, Node) else self.of_constants[name_of(x)]
 
-    def _spread(self, constants: Mapping[Name, np.generic]) -> None:
-        """Brings constants into the room."""
+    def _load_constants(self, constants: Mapping[Name, np.generic]) -> None:
+        """Loads constants into registers."""
         for name, x in constants.items():
-            kind = self.kinds[_Kind.of_row("constants", x)]
-            self._add(kind, self.known[name], ROOM * len(self.constants))
+            opcode = self.opcodes[_Opcode.of_row("constants", x)]
+            self._emit(opcode, self.of_constants[name], ROOM * len(self.constants))
             self.constants.append(np.asarray(x, kept_as(np.dtype(x.dtype))).tobytes().ljust(ROOM, b"\0"))
 
-    def _take(self, given: Sequence[Node]) -> None:
-        """Brings numbers that are given into the room."""
+    def _load(self, given: Sequence[Node]) -> None:
+        """Loads numbers that are given into registers."""
         for x in given:
-            if x.order not in self.places:
-                self.places[x.order] = self._new()
+            if x.order not in self.registers:
+                self.registers[x.order] = self._register()
             if x.order in self.kept.of:
-                self._add(TAKE, self.places[x.order], self.unit * self.kept.of[x.order])
+                self._emit(LOAD, self.registers[x.order], self.unit * self.kept.of[x.order])
             else:
-                kind = self.kinds[_Kind.of_row("shared", x)]
-                self._add(kind, self.places[x.order], ROOM * self.shared.of[x.order])
+                opcode = self.opcodes[_Opcode.of_row("shared", x)]
+                self._emit(opcode, self.registers[x.order], ROOM * self.shared.of[x.order])
 
     def _steps(self, program: Program, lasting: Iterator[int]) -> None:
         """Writes the operations of a program."""
@@ -360,33 +351,33 @@ class _Table:
         for i, node in enumerate(ordered):
             for x in node.nodes:
                 last[x.order] = i
-        for order in (*lasting, *self.places):
+        for order in (*lasting, *self.registers):
             last.pop(order, None)
-        before, self.free, places = self.free, [], self.places
+        before, self.free, registers = self.free, [], self.registers
         for i, node in enumerate(ordered):
             if node.primitive is call_p:
                 self._call(node)
             elif node.place is not None:
                 (call,), (k, _) = node.args, node.place
-                if node.order not in places:
-                    places[node.order] = self._new()
-                self._add(COPY, places[node.order], self._place(routine_of(call).program.outputs[k]))
+                if node.order not in registers:
+                    registers[node.order] = self._register()
+                self._emit(COPY, registers[node.order], self._register_of(routine_of(call).program.outputs[k]))
             else:
-                args = [places[x.order] if isinstance(x, Node) else self.known[name_of(x)] for x in node.args]
+                args = [registers[x.order] if isinstance(x, Node) else self.of_constants[name_of(x)] for x in node.args]
                 for x in node.nodes:
                     if last.get(x.order) == i:
                         del last[x.order]
-                        self.free.append(places[x.order])
-                if node.order not in places:
-                    places[node.order] = self._new()
-                self._add(self.of[node.order], places[node.order], *args)
+                        self.free.append(registers[x.order])
+                if node.order not in registers:
+                    registers[node.order] = self._register()
+                self._emit(self.of[node.order], registers[node.order], *args)
         self.free = before
 
     def _call(self, node: Node) -> None:
         routine = routine_of(node)
         for x, given in zip(routine.program.inputs[: routine.arguments], node.args, strict=False):
-            self._add(COPY, self.places[x.order], self._place(given.item()))
-        self._add(CALL, self.calls[id(routine)])
+            self._emit(COPY, self.registers[x.order], self._register_of(given.item()))
+        self._emit(CALL, self.calls[id(routine)])
 
     def _ordered(self, program: Program) -> Iterator[Node]:
         """The steps in the order in which they are done: a call and its results stay where they are."""

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._code import scalar_type
+from ._code import kept_as, scalar_type
 from ._interpreter import functions, is_long
-from ._parts import ROOM, Interpreter, Slots, kept_as
+from ._parts import ROOM, Interpreter, Slots
 from ._program import Program
 from ._schedule import PART, fused
 
@@ -60,8 +60,8 @@ class Kernel(NamedTuple):
     """A kernel in LLVM's language, the width of its vectors, the operations for each state, and its arrays.
 
     A width of 0 stands for a thread of a GPU: see `_thread`. `rounds`: how often a state repeats what is long in it.
-    `optimised`: of a program that is interpreted, what prints the text that is compiled when it was evaluated often.
-    `interpreters`: what the text calls.
+    `optimised`: prints the text that is compiled when an interpreted program has been evaluated often. `interpreters`:
+    what the text calls.
     """
 
     text: str
@@ -78,15 +78,14 @@ class Kernel(NamedTuple):
         return self.width == 0
 
 
-def first_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int) -> Kernel:
-    """Prints a program as `kernel` does, to be interpreted until it has been evaluated often if it is long."""
+def interpreted_first(program: Program, prints: Callable[..., Kernel]) -> Kernel:
+    """The kernel that `prints` makes of a program, interpreted until it has been evaluated often if it is long.
 
-    def optimised() -> str:
-        return kernel(program, takes, gives, width).text
-
+    `prints`: (interprets) -> the kernel, see `kernel`.
+    """
     if not is_long(program):
-        return kernel(program, takes, gives, width)
-    return kernel(program, takes, gives, width, interprets=True)._replace(optimised=optimised)
+        return prints()
+    return prints(interprets=True)._replace(optimised=lambda: prints().text)
 
 
 def kernel(

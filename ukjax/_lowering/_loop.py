@@ -8,6 +8,7 @@ sure way, by a function of JAX that is compiled when it is first needed, and the
 Lanes of a vector hold as many members, and threads of XLA as many vectors. A lane whose member is done takes the next.
 """
 
+import functools as ft
 import string
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -25,8 +26,8 @@ from ._code import scalar_type
 from ._compile import Tier, compiled
 from ._entry import Entry
 from ._handler import Does, code
-from ._interpreter import functions, is_long
-from ._kernel import Kernel, Row, move
+from ._interpreter import functions
+from ._kernel import Kernel, Row, interpreted_first, move
 from ._parts import ROOM, Slots
 from ._program import Program
 from ._schedule import fused
@@ -211,7 +212,7 @@ def _lower(
             place, threads, blocks, loaded = gpu.load(kernel, True)
             return Does(place, mend, -1, first, -threads, blocks, (loaded, kept))
         machine = compiled(kernel, quick=True)
-        tier = Tier(machine, kernel._replace(optimised=None, interpreters=()), True)
+        tier = Tier(machine, kernel, True)
         return Does(machine.address("run"), mend, flags, first, -kernel.width, 0, kept, tier, kernel.optimised)
 
     found = code(f"{wide} {loop.way.text} {kernel.text}", make)
@@ -226,13 +227,7 @@ for platform in ("cpu", "cuda"):
 
 def first_loop_kernel(programs: LoopPrograms, arrays: LoopArrays, batched: Sequence[bool], width: int) -> Kernel:
     """Prints a loop as `loop_kernel` does; a long step is interpreted until many have been made."""
-
-    def optimised() -> str:
-        return loop_kernel(programs, arrays, batched, width).text
-
-    if not is_long(programs.step):
-        return loop_kernel(programs, arrays, batched, width)
-    return loop_kernel(programs, arrays, batched, width, interprets=True)._replace(optimised=optimised)
+    return interpreted_first(programs.step, ft.partial(loop_kernel, programs, arrays, batched, width))
 
 
 def loop_kernel(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._code import BOOL, Code, Number, scalar_type
+from ._code import Code, Number
 from ._entry import Entry, Node
 from ._print import print_program
 from ._program import Program, routine_of
@@ -21,10 +21,6 @@ from ._schedule import parts_of
 ROOM = 8
 
 
-def kept_as(dtype: np.dtype) -> np.dtype:
-    return np.dtype(np.uint8) if dtype == BOOL else np.dtype(dtype)
-
-
 class Slots:
     """Numbers in slots at `%name`, each for `width` states; the slot of a node, and slots that are filled by a copy."""
 
@@ -32,9 +28,7 @@ class Slots:
         self.name, self.width, self.count = name, width, 0
         self.of: dict[int, int] = {}
         self.copies: list[tuple[int, Entry]] = []
-        # Slots of numbers that no later part of a program reads. They stay within it: what else runs between its parts
-        # has slots of its own.
-        self.free: list[int] = []
+        self.free: list[int] = []  # slots of numbers that no later part of a program reads
 
     def add(self, x: Entry, computed: Collection[int] | None = None) -> None:
         """Makes a slot; it is filled by a copy if it is not the first of a node, or not that of a `computed` one."""
@@ -63,26 +57,16 @@ class Slots:
         return name
 
     def put(self, code: Code, slot: int, x: Number) -> None:
-        stored = x.astype(kept_as(x.dtype))
-        code.lines.append(f"  store {code.typed(stored)}, ptr {self.place(code, slot)}, align 8")
+        code.store(self.place(code, slot), x)
 
     def get(self, code: Code, node: Node) -> Number:
         """The number of a node, repeated if `code` is for vectors and the slot for one number."""
-        dtype = np.dtype(node.dtype)
-        kind, place = kept_as(dtype), self.place(code, self.of[node.order])
-        if code.width == self.width:
-            return code.instruction(f"load {code.type_of(kind)}, ptr {place}, align 8", kind).astype(dtype)
-        one, whole, many = code.name(), code.name(), code.type_of(kind)
-        code.lines += [
-            f"  {one} = load {scalar_type(kind)}, ptr {place}, align 8",
-            f"  {whole} = insertelement {many} poison, {scalar_type(kind)} {one}, i32 0",
-        ]
-        zeros = f"<{code.width} x i32> zeroinitializer"
-        return code.instruction(f"shufflevector {many} {whole}, {many} poison, {zeros}", kind).astype(dtype)
+        load = code.load if code.width == self.width else code.load_shared
+        return load(self.place(code, self.of[node.order]), np.dtype(node.dtype))
 
 
 class Interpreter(NamedTuple):
-    """A function of LLVM that does what a table says, by its name; see `_interpreter`."""
+    """A function of LLVM that evaluates bytecode, by its name; see `_interpreter`."""
 
     name: str
     text: str

@@ -5,6 +5,7 @@ JAX. The program is cut into levels: the level of a number is the count of such 
 way to it. A level is one kernel.
 """
 
+import functools as ft
 from collections.abc import Sequence
 
 import jax
@@ -17,7 +18,7 @@ from ._bind import SureWay, evaluate, mended
 from ._compile import vector_width
 from ._entry import Block, Entry, Node
 from ._gpu import Cuda
-from ._kernel import Kernel, Row, first_kernel
+from ._kernel import Kernel, Row, interpreted_first, kernel
 from ._print import has_instruction, is_printable, is_supported
 from ._program import Program
 from ._thread import row_kernel
@@ -89,7 +90,8 @@ class NativeProgram:
             kinds = zip(self.takes, flags, directions, strict=True)
             rows = [Row(x.size, np.dtype(x.dtype), b, count if turns else 1) for x, b, turns in kinds]
             results = [Row(x.size, np.dtype(x.dtype), directions=count) for x in self.gives]
-            self.kernels_along[key] = first_kernel(self.program, rows, results, vector_width())
+            prints = ft.partial(kernel, self.program, rows, results, vector_width())
+            self.kernels_along[key] = interpreted_first(self.program, prints)
         gives = [ShapedArray((count, *x.shape), x.dtype) for x in self.gives]
         return evaluate(self.kernels_along[key], flags, gives, arrays)
 
@@ -111,7 +113,8 @@ def printed(
     results = [Row(x.size, np.dtype(x.dtype)) for x in gives]
     if threads:
         return row_kernel(program, rows, results, judges)
-    return first_kernel(program, rows, results, vector_width() if wide else 1)
+    prints = ft.partial(kernel, program, rows, results, vector_width() if wide else 1)
+    return interpreted_first(program, prints)
 
 
 class _TooLarge(Exception):
