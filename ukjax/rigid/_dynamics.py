@@ -31,6 +31,7 @@ q: coordinates (n_q,); v: speeds (n,).
 
 from collections.abc import Mapping
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
@@ -66,8 +67,9 @@ def is_large(robot: AbstractRobot) -> bool:
     return robot.layout.n > LARGE
 
 
+@eqx.filter_jit
 def mass(robot: AbstractRobot, q: Coordinates, t: Scalar) -> Matrix:
-    """The mass matrix M (n, n), with armature."""
+    """The mass matrix M (n, n), with armature; one call in the traced program, as is the force."""
     large = is_large(robot)
     M = _tree_scan.mass_matrix(stacked(robot, q)) if large else _tree_unrolled.mass_matrix(posture(robot, q), q.dtype)
     M = M + jnp.diag(_linkage.armature(robot, q.dtype))
@@ -80,6 +82,7 @@ def mass(robot: AbstractRobot, q: Coordinates, t: Scalar) -> Matrix:
     return M
 
 
+@eqx.filter_jit
 def force(robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar) -> Vector:
     """The force Q (n,) in M v' = Q, with the terms of velocity."""
     Q = _linkage.own_forces(robot, q, v) - bias(robot, q, v, is_large(robot))

@@ -245,8 +245,12 @@ def _size(x: Array) -> Array:
     return jnp.sum(jnp.abs(x))
 
 
+@eqx.filter_jit
 def own_rows(robot: AbstractRobot, q: Array, v: Array, afar: bool = False) -> dict[str, OwnRows]:
-    """The rows of all loops, and of gears of the tree, by the name of the constraint; `afar`: see `own_errors`."""
+    """The rows of all loops, and of gears of the tree, by the name of the constraint; `afar`: see `own_errors`.
+
+    They are one call in the traced program, as are the errors: a run needs them several times, and traces them once.
+    """
     n = robot.layout.n
     found = {
         name: OwnRows(
@@ -279,6 +283,7 @@ def own_rows(robot: AbstractRobot, q: Array, v: Array, afar: bool = False) -> di
     return found
 
 
+@eqx.filter_jit
 def own_errors(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dict[str, tuple[Array, Array]]:
     """The errors of these constraints in position and in velocity.
 
