@@ -6,10 +6,10 @@ already is not computed again, however differently it was written.
 
 import contextlib
 import functools as ft
-import itertools
 import math
+import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.extend.core.primitives as prims
@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from .._lowering._entry import (
     LARGEST,
+    VALUES,
     Block,
     Constants,
     Entry,
@@ -51,11 +52,12 @@ def _divided(x: np.number, y: np.number) -> ArrayLike:
     return np.array(whole if (x < 0) == (y < 0) else -whole).astype(x.dtype)
 
 
-# The functions of NumPy that fold constants, for the primitives of `jax.lax`.
+# The functions of NumPy that fold constants, for the primitives of `jax.lax`. (Python's operators on NumPy's numbers
+# give the same, and sooner.)
 FOLDED: dict[Primitive, Callable[..., ArrayLike]] = {
-    prims.add_p: np.add,
-    prims.sub_p: np.subtract,
-    prims.mul_p: np.multiply,
+    prims.add_p: operator.add,
+    prims.sub_p: operator.sub,
+    prims.mul_p: operator.mul,
     prims.div_p: _divided,
     prims.neg_p: np.negative,
     prims.abs_p: np.abs,
@@ -271,7 +273,7 @@ def _convert(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: n
         return x
     if isinstance(x, Node):
         return None
-    if np.issubdtype(dtype, np.integer) and np.issubdtype(x.dtype, np.inexact):
+    if dtype.kind in "iu" and x.dtype.kind not in "iub":
         # JAX has a rule of its own for infinities, NaN and what is too large.
         return _by_jax(lambda x: lax.convert_element_type(x, dtype), x, dtype)
     with np.errstate(all="ignore"):
@@ -303,16 +305,84 @@ RULES: dict[Primitive, Rule] = {
 }
 
 
-# Multiples of a quarter up to this many are recognised as constants.
-QUARTERS = 4096
+# Constants that are recognised by their elements: multiples of a quarter up to so many.
+QUARTERS = {k * pow(4, -1, P) % P: k / 4 for k in range(-4096, 4097)}
 
 
 class TooLong(Exception):
     """A scalar program has more operations than its limit."""
 
 
+Known = TypeVar("Known", bound=Entry)
+
 # A result of an operation that is cut off.
 cut_p = Primitive("cut")
+
+
+class Operation:
+    """An elementwise primitive of `jax.lax` with its parameters, in a graph, and its results there.
+
+    Attributes:
+        known: The results by the names of the arguments.
+        function: The operation on arrays.
+    """
+
+    __slots__ = ("commutes", "dtype", "function", "graph", "known", "params", "primitive", "simplify", "value")
+
+    def __init__(self, graph: "Graph", primitive: Primitive, params: Parameters, dtype: np.dtype):
+        self.graph, self.primitive, self.params, self.dtype = graph, primitive, params, dtype
+        self.simplify, self.commutes = RULES.get(primitive), primitive in COMMUTATIVE
+        self.value = VALUES.get(primitive) if dtype.kind == "f" else None
+        self.known: dict[tuple[Name, ...], Entry] = {}
+        # A product has a parameter, which its function fills in.
+        self.function = ft.partial(lax.mul if primitive is prims.mul_p else primitive.bind, **params)
+
+    def __call__(self, *args: Entry) -> Entry:
+        """The entry that the operation makes of its arguments, simplified."""
+        simple = None if self.simplify is None else self.simplify(self.graph, args, self.params, self.dtype)
+        if simple is None and Node not in map(type, args):
+            simple = self._folded(args)
+        if simple is not None:
+            return simple
+        args, names = self._in_order(args)
+        known = self.known.get(names)
+        if known is not None:
+            return known
+        value = None if self.value is None else value_of(self.value, args, self.graph.constants)
+        same = None if value is None else self.graph.same(value, self.dtype)
+        if same is not None:
+            return self.graph.remembered(self.known, names, same)
+        node = self._made(args, names)
+        self.graph.set_value(node, value)
+        return node
+
+    def as_it_is(self, *args: Entry) -> Entry:
+        """The operation of the arguments, not simplified."""
+        args, names = self._in_order(args)
+        known = self.known.get(names)
+        return self._made(args, names) if known is None else known
+
+    def _in_order(self, args: tuple[Entry, ...]) -> tuple[tuple[Entry, ...], tuple[Name, ...]]:
+        """The arguments, constants first if their order does not matter; and their names."""
+        if self.commutes:
+            x, y = args
+            if not isinstance(y, Node) or (isinstance(x, Node) and y.order < x.order):
+                args = y, x
+        return args, tuple([x.order if isinstance(x, Node) else name_of(x) for x in args])
+
+    def _made(self, args: tuple[Entry, ...], names: tuple[Name, ...]) -> Node:
+        node = Node(self.function, args, self.dtype, self.graph.next_order())
+        node.primitive, node.params = self.primitive, self.params
+        return self.graph.remembered(self.known, names, node)
+
+    def _folded(self, numbers: Sequence[Any]) -> Entry | None:
+        """The constant that the operation makes of constants."""
+        fold = FOLDED.get(self.primitive)
+        if fold is None:
+            return None
+        found = constant(fold(*numbers), self.dtype)
+        self.graph.constants.computed(self.primitive, numbers, found)
+        return found
 
 
 class Cut(NamedTuple):
@@ -351,8 +421,10 @@ class Graph:
         self.most_along = math.inf
         self.doubts: list[Entry] = []
         self.cuts: list[Cut] | None = None
-        self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}
-        self.by_value: dict[tuple[int, np.dtype], Node] = {}
+        self.operations: dict[tuple[Primitive, Hashable, np.dtype], Operation] = {}
+        self.taken: dict[tuple[int, int, tuple[int, ...]], Node] = {}  # by block, result and index
+        self.by_value: dict[np.dtype, dict[int, Node]] = {}  # of an element or its negative, the lesser
+        self.made: list[tuple[dict, Hashable]] = []
         self.constants = Constants()
 
     @contextlib.contextmanager
@@ -372,23 +444,31 @@ class Graph:
             self.turns = before
 
     def input(self, dtype: np.dtype) -> Node:
-        node = Node(_given, (), dtype, self._next())
-        self._set_value(node)
+        node = Node(_given, (), dtype, self.next_order())
+        self.set_value(node)
         return node
 
-    def _set_value(self, node: Node, value: Value | None = None) -> None:
+    def remembered(self, known: dict[Any, Any], key: Hashable, x: Known) -> Known:
+        """Returns x, after it has become known by a key."""
+        known[key] = x
+        self.made.append((known, key))
+        return x
+
+    def set_value(self, node: Node, value: Value | None = None) -> None:
         """Sets the value of a node to `value`, or to that of a number of which nothing is known."""
         if node.dtype.kind == "f":
             node.value = value or Value(drawn("number", node.order))
-            self.by_value.setdefault((node.value.element, node.dtype), node)
+            known, even = self.by_value.setdefault(node.dtype, {}), node.value.even
+            if even not in known:
+                self.remembered(known, even, node)
 
     def cut_off(self, x: Entry) -> Entry:
         """A number that is equal to a result x of an operation, and that nothing else is taken for."""
         if not isinstance(x, Node) or x.dtype.kind != "f":
             return x
-        node = Node(_same, (x,), x.dtype, self._next())
+        node = Node(_same, (x,), x.dtype, self.next_order())
         node.primitive = cut_p
-        self._set_value(node)
+        self.set_value(node)
         return node
 
     def doubt(self) -> Entry:
@@ -396,7 +476,8 @@ class Graph:
         doubts, self.doubts = self.doubts, []
         return ft.reduce(self.either, doubts, constant(False, bool))
 
-    def _next(self) -> int:
+    def next_order(self) -> int:
+        """The number of the next operation; raises `TooLong` beyond the limit."""
         self.count += 1
         if self.count > self.limit:
             raise TooLong(f"more than {self.limit} operations")
@@ -407,19 +488,20 @@ class Graph:
     ) -> Block:
         """The results of `apply` to whole arrays, as one block; `take` gets their entries out."""
         self.blocks += 1
-        return Block(apply, tuple(arrays), tuple(dtypes), self._next())
+        return Block(apply, tuple(arrays), tuple(dtypes), self.next_order())
 
     def take(self, block: Block, output: int, index: tuple[int, ...]) -> Node:
-        key = "take", output, index
-        node = self._once(key, lambda arrays: arrays[output][index], (block,), block.dtypes[output])
-        if node.place is None:
-            node.place = output, index
-            self._set_value(node)
-        return node
+        key = block.order, output, index
+        if key in self.taken:
+            return self.taken[key]
+        node = Node(lambda arrays: arrays[output][index], (block,), block.dtypes[output], self.next_order())
+        node.place = output, index
+        self.set_value(node)
+        return self.remembered(self.taken, key, node)
 
     def call(self, routine: Routine, arguments: Sequence[Entry]) -> list[Entry]:
         """The results of a routine."""
-        block = routine.called(arguments, self._next())
+        block = routine.called(arguments, self.next_order())
         return [self.take(block, k, ()) for k in range(len(routine.program.outputs))]
 
     @contextlib.contextmanager
@@ -429,118 +511,76 @@ class Graph:
         yield
         self.calls, self.doubts = calls, doubts
 
-    @property
-    def extent(self) -> tuple[int, int]:
-        """The numbers of entries that are known so far, and of known values."""
-        return len(self.known), len(self.by_value)
-
-    def forget(self, inputs: Sequence[Node], since: tuple[int, int]) -> None:
+    def forget(self, inputs: Sequence[Node], since: int) -> None:
         """Forgets the numbers that depend on the inputs of a routine, though their values may not.
 
-        Outside of it no number may be taken for one of them. `since`: the extent before it, inputs included.
+        Outside of it no number may be taken for one of them. `since`: the length of `made` before it, inputs included.
         """
-        known = list(itertools.islice(self.known.items(), since[0], None))
-        by_value = list(itertools.islice(self.by_value.items(), since[1], None))
-        nodes = {x.order: x for x in (*dict(known).values(), *dict(by_value).values()) if isinstance(x, Node)}
+        made = [(known, key, x) for known, key in self.made[since:] if isinstance(x := known.get(key), Node)]
+        nodes = {x.order: x for _, _, x in made}
         nodes |= {x.order: x for node in list(nodes.values()) for x in node.nodes}
         depends = {x.order for x in inputs}
         for order in sorted(nodes):
             if any(x.order in depends for x in nodes[order].nodes):
                 depends.add(order)
-        for key, x in known:
-            if isinstance(x, Node) and x.order in depends:
-                del self.known[key]
-        for element, x in by_value:
+        for known, key, x in made:
             if x.order in depends:
-                del self.by_value[element]
+                known.pop(key, None)
 
-    def _once(self, key: Hashable, apply: Callable[..., Array], args: tuple[Entry, ...], dtype: np.dtype) -> Node:
-        names = tuple(map(name_of, args))
-        found = self.known.get((key, names))
-        if not isinstance(found, Node):
-            found = self.known[key, names] = Node(apply, args, dtype, self._next())
+    def operation(self, primitive: Primitive, params: Parameters, dtype: np.dtype) -> Operation:
+        """An elementwise primitive of `jax.lax` whose results are of this type."""
+        key = primitive, key_of(params) if params else (), dtype
+        found = self.operations.get(key)
+        if found is None:
+            found = self.operations[key] = Operation(self, primitive, params, dtype)
         return found
 
     def apply(self, primitive: Primitive, params: Parameters, args: Sequence[Entry], dtype: np.dtype) -> Entry:
-        """The entry that an elementwise primitive of `jax.lax` makes of its arguments, simplified."""
-        rule = RULES.get(primitive)
-        simple = None if rule is None else rule(self, args, params, dtype)
-        if simple is None and Node not in map(type, args):
-            simple = self._folded(primitive, args, dtype)
-        if simple is not None:
-            return simple
-        args, key = _in_order(primitive, params, args)
-        known = self.known.get(key)
-        if known is not None:
-            return known
-        value = value_of(primitive, args, dtype, self.constants)
-        same = None if value is None else self._same(value, dtype)
-        if same is not None:
-            self.known[key] = same
-            return same
-        # A product has a parameter, which its function fills in.
-        bind = lax.mul if primitive is prims.mul_p else primitive.bind
-        node = self.known[key] = Node(lambda *xs: bind(*xs, **params), tuple(args), dtype, self._next())
-        node.primitive, node.params = primitive, params
-        self._set_value(node, value)
-        return node
+        """The entry that an elementwise primitive makes of its arguments, simplified."""
+        return self.operation(primitive, params, dtype)(*args)
 
-    def repeated(self, node: Node, args: Sequence[Entry]) -> Entry:
-        """The operation of a node of another graph for other arguments, not simplified."""
-        assert node.primitive is not None
-        args, key = _in_order(node.primitive, node.params, args)
-        known = self.known.get(key)
-        if known is None:
-            known = self.known[key] = Node(node.function, tuple(args), node.dtype, self._next())
-            known.primitive, known.params = node.primitive, node.params
-        return known
-
-    def _same(self, value: Value, dtype: np.dtype) -> Entry | None:
+    def same(self, value: Value, dtype: np.dtype) -> Entry | None:
         """The entry that is the same number for all inputs, or the negation of its negative; None if there is none."""
-        quarters = 4 * value.element % P
-        if quarters <= QUARTERS or quarters >= P - QUARTERS:
-            return constant((quarters if quarters <= QUARTERS else quarters - P) / 4, dtype)
-        node = self.by_value.get((value.element, dtype))
-        if node is not None:
-            return node
-        node = self.by_value.get((P - value.element, dtype))
-        return None if node is None else self.minus(node)
+        quarter = QUARTERS.get(value.element)
+        if quarter is not None:
+            return constant(quarter, dtype)
+        known = self.by_value.get(dtype)
+        node = None if known is None else known.get(value.even)
+        if node is None:
+            return None
+        assert node.value is not None
+        return node if node.value.element == value.element else self.minus(node)
 
     def minus(self, x: Node) -> Entry:
         minus = negated(x)
         if minus is not None:
             return minus
-        node = self._once((prims.neg_p, ()), prims.neg_p.bind, (x,), x.dtype)
-        node.primitive = prims.neg_p
-        if x.value is not None:
+        node = self._of(prims.neg_p, x.dtype).as_it_is(x)
+        if isinstance(node, Node) and x.value is not None:
             node.value = x.value.minus
         return node
 
-    def _folded(self, primitive: Primitive, numbers: Sequence[Any], dtype: np.dtype) -> Entry | None:
-        """The constant that an operation makes of constants."""
-        fold = FOLDED.get(primitive)
-        if fold is None:
-            return None
-        found = constant(fold(*numbers), dtype)
-        self.constants.computed(primitive, numbers, found)
-        return found
+    def _of(self, primitive: Primitive, dtype: np.dtype) -> Operation:
+        """An operation without parameters."""
+        found = self.operations.get((primitive, (), dtype))
+        return self.operation(primitive, {}, dtype) if found is None else found
 
     # The arithmetic in which factorisations are written.
 
     def add(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.add_p, {}, (x, y), x.dtype)
+        return self._of(prims.add_p, x.dtype)(x, y)
 
     def sub(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.sub_p, {}, (x, y), x.dtype)
+        return self._of(prims.sub_p, x.dtype)(x, y)
 
     def mul(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.mul_p, {}, (x, y), x.dtype)
+        return self._of(prims.mul_p, x.dtype)(x, y)
 
     def neg(self, x: Entry) -> Entry:
-        return self.apply(prims.neg_p, {}, (x,), x.dtype)
+        return self._of(prims.neg_p, x.dtype)(x)
 
     def div(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.div_p, {}, (x, y), x.dtype)
+        return self._of(prims.div_p, x.dtype)(x, y)
 
     def sqrt(self, x: Entry) -> Entry:
         return self.apply(prims.sqrt_p, {"accuracy": None}, (x,), x.dtype)
@@ -551,38 +591,28 @@ class Graph:
         return self.apply(prims.reduce_precision_p, kept, (x,), x.dtype)
 
     def abs(self, x: Entry) -> Entry:
-        return self.apply(prims.abs_p, {}, (x,), x.dtype)
+        return self._of(prims.abs_p, x.dtype)(x)
 
     def maximum(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.max_p, {}, (x, y), x.dtype)
+        return self._of(prims.max_p, x.dtype)(x, y)
 
     def where(self, condition: Entry, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.select_n_p, {}, (condition, y, x), x.dtype)
+        return self._of(prims.select_n_p, x.dtype)(condition, y, x)
 
     def greater(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.gt_p, {}, (x, y), np.dtype(bool))
+        return self._of(prims.gt_p, np.dtype(bool))(x, y)
 
     def both(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.and_p, {}, (x, y), np.dtype(bool))
+        return self._of(prims.and_p, np.dtype(bool))(x, y)
 
     def either(self, x: Entry, y: Entry) -> Entry:
-        return self.apply(prims.or_p, {}, (x, y), np.dtype(bool))
+        return self._of(prims.or_p, np.dtype(bool))(x, y)
 
     def negation(self, x: Entry) -> Entry:
-        return self.apply(prims.not_p, {}, (x,), np.dtype(bool))
+        return self._of(prims.not_p, np.dtype(bool))(x)
 
     def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
         return ft.reduce(self.add, terms) if terms else constant(0, dtype)
-
-
-def _in_order(
-    primitive: Primitive, params: Parameters, args: Sequence[Entry]
-) -> tuple[Sequence[Entry], tuple[Hashable, tuple[Name, ...]]]:
-    """The arguments of an operation, in an order of their own if it does not matter; and its key."""
-    names = tuple(map(name_of, args))
-    if primitive in COMMUTATIVE and names[1] < names[0]:
-        args, names = (args[1], args[0]), (names[1], names[0])
-    return args, ((primitive, key_of(params)), names)
 
 
 def key_of(params: Parameters) -> Hashable:

@@ -245,7 +245,7 @@ class _RepeatedCall:
         self.is_inline = any(not isinstance(x, Node) and x.dtype.kind != "f" for array in differing for x in array.flat)
         if self.is_inline:
             return
-        given, formal, before = [], [], graph.extent
+        given, formal, before = [], [], len(graph.made)
         for array, differs in zip(args, self.differ, strict=True):
             given.append(_each(lambda x: graph.input(x.dtype), array) if differs else array)
             formal += list(given[-1].ravel()) if differs else []
@@ -369,7 +369,7 @@ def _elementwise(
     params = {k: None if k == "sharding" else v for k, v in params.items() if k != "out_dtype"}
     # A predicate of `select_n` and a bound of `clamp` may be single.
     spread = [x.flat if x.shape == aval.shape else np.broadcast_to(x, aval.shape).flat for x in args]
-    found = (graph.apply(primitive, params, each, aval.dtype) for each in zip(*spread, strict=True))
+    found = map(graph.operation(primitive, params, aval.dtype), *spread)
     return np.fromiter(found, object, aval.size).reshape(aval.shape)
 
 

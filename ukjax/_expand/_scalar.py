@@ -108,10 +108,9 @@ class ScalarProgram:
             args = [entry(x) for x in node.args]
             if node.primitive is cut_p:
                 (done[node.order],) = args
-            elif as_it_is:
-                done[node.order] = graph.repeated(node, args)
-            else:
-                done[node.order] = graph.apply(node.primitive, node.params, args, node.dtype)
+                continue
+            operation = graph.operation(node.primitive, node.params, node.dtype)
+            done[node.order] = (operation.as_it_is if as_it_is else operation)(*args)
         results = iter(program.outputs)
         found = [np.empty(aval.shape, object) for aval in self.gives]
         for array in found:

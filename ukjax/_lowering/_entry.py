@@ -40,7 +40,7 @@ LARGEST = 16_384
 class Node:
     """A number that is known when the program runs; other numbers are constants, NumPy scalars."""
 
-    __slots__ = ("args", "dtype", "function", "name", "nodes", "order", "params", "place", "primitive", "value")
+    __slots__ = ("args", "dtype", "function", "nodes", "order", "params", "place", "primitive", "value")
     __array_ufunc__ = None
 
     def __init__(self, function: Callable[..., PyTree], args: tuple[Any, ...], dtype: np.dtype, order: int):
@@ -48,7 +48,6 @@ class Node:
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
         # Those of the arguments that are nodes, which many passes ask for.
         self.nodes = tuple([x for x in args if isinstance(x, Node)])
-        self.name: Name = 1, order
         self.primitive: Primitive | None = None
         self.params: Parameters = {}
         self.place: tuple[int, tuple[int, ...]] | None = None  # of an entry of a block: the result, and the index there
@@ -57,8 +56,8 @@ class Node:
 
 # A number within a program: a `Node`, or a constant.
 Entry = Node | np.generic
-# The key that identifies an entry, and orders entries.
-Name = tuple[int, int] | tuple[int, str, bytes]
+# The key that identifies an entry: the order of a node, or the type and the bytes of a constant.
+Name = int | tuple[str, bytes]
 
 
 class Block(Node):
@@ -76,6 +75,8 @@ class Block(Node):
 
 def constant(value: ArrayLike, dtype: DTypeLike) -> np.generic:
     """A constant of a program, which is a NumPy scalar."""
+    if isinstance(value, np.generic) and value.dtype == dtype:
+        return value
     return np.asarray(value, dtype)[()]  # pyright: ignore[reportReturnType]
 
 
@@ -84,7 +85,7 @@ def is_constant(x: Entry, value: float | None = None) -> bool:
 
 
 def name_of(x: Entry) -> Name:
-    return x.name if isinstance(x, Node) else (0, x.dtype.char, x.tobytes())
+    return x.order if isinstance(x, Node) else (x.dtype.char, x.tobytes())
 
 
 def entries(value: ArrayLike, dtype: np.dtype) -> np.ndarray:
@@ -116,12 +117,16 @@ class Value:
     Args:
         element: The element.
         parts: Whole coefficients and the values whose sum it is, if such are known.
+
+    Attributes:
+        even: The lesser of the element and its negative.
     """
 
-    __slots__ = ("_angle", "element", "parts")
+    __slots__ = ("_angle", "element", "even", "parts")
 
     def __init__(self, element: int, parts: "tuple[tuple[int, Value], ...]" = ()):
         self.element, self.parts = element, parts
+        self.even = element if 2 * element < P else P - element
         self._angle: Angle | None = None
 
     @property
@@ -149,8 +154,7 @@ class Value:
                 terms[term] = terms.get(term, 0) + factor * k
         terms = {term: k for term, k in terms.items() if k and term}
         if not self.parts or len(terms) > MOST_TERMS or any(abs(k) > LARGEST_COEFFICIENT for k in terms.values()):
-            even = min(self.element, P - self.element)
-            return ((even, 1 if even == self.element else -1),)
+            return ((self.even, 1 if self.even == self.element else -1),)
         return tuple(sorted(terms.items()))
 
 
@@ -329,18 +333,14 @@ def drawn(*of: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=16).digest(), "big") % (P - 4) + 2
 
 
-def value_of(primitive: Primitive, args: Sequence[Entry], dtype: np.dtype, constants: Constants) -> Value | None:
-    """The value of the result of an operation; None if nothing more is known of it."""
-    rule = VALUES.get(primitive)
-    if rule is None or dtype.kind != "f":
-        return None
-    values = []
-    for x in args:
-        value = x.value if isinstance(x, Node) else _of_constant(x, constants)
-        if value is None:
-            return None
-        values.append(value)
-    return rule(args, *values)
+# (arguments, their values) -> the value of an operation.
+ValueRule = Callable[..., Value | None]
+
+
+def value_of(rule: ValueRule, args: Sequence[Entry], constants: Constants) -> Value | None:
+    """The value of the result of an operation by its rule; None if nothing more is known of it."""
+    values = [x.value if isinstance(x, Node) else _of_constant(x, constants) for x in args]
+    return None if None in values else rule(args, *values)
 
 
 def _of_constant(x: np.generic, constants: Constants) -> Value | None:
@@ -349,9 +349,9 @@ def _of_constant(x: np.generic, constants: Constants) -> Value | None:
 
 def _product(args: Sequence[Entry], x: Value, y: Value) -> Value:
     element = x.element * y.element % P
-    for factor, other in ((args[0], y), (args[1], x)):
-        if not isinstance(factor, Node) and factor == round(float(factor)):
-            return Value(element, ((int(factor), other),))
+    factor = args[0]  # where a constant stands
+    if not isinstance(factor, Node) and (number := float(factor)).is_integer():
+        return Value(element, ((int(number), y),))
     return Value(element)
 
 
@@ -360,13 +360,11 @@ def _ratio(_: Sequence[Entry], x: Value, y: Value) -> Value | None:
 
 
 def _exp(_: Sequence[Entry], x: Value) -> Value:
-    even = min(x.element, P - x.element)
-    power = drawn("exp", even)
-    return Value(power if even == x.element else pow(power, -1, P))
+    power = drawn("exp", x.even)
+    return Value(power if x.even == x.element else pow(power, -1, P))
 
 
-# (arguments, their values) -> the value of an operation.
-VALUES: dict[Primitive, Callable[..., Value | None]] = {
+VALUES: dict[Primitive, ValueRule] = {
     prims.add_p: lambda _, x, y: Value((x.element + y.element) % P, ((1, x), (1, y))),
     prims.sub_p: lambda _, x, y: Value((x.element - y.element) % P, ((1, x), (-1, y))),
     prims.mul_p: _product,
