@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 import optimistix as optx
 from jax.lax import stop_gradient
@@ -80,8 +81,14 @@ class Errors:
         rounding: Rounding errors at x0, of rows for all entries.
     """
 
-    def __init__(self, error: Callable[[Array], Array], x0: Vector, kept: Sequence[int]):
-        linearised = hoist(lambda x: (error(x), jax.jacfwd(error)(x)), x0)
+    def __init__(self, error: Callable[[Array], RowValues], x0: Vector, kept: Sequence[int]):
+        error = hoist(error, x0)
+
+        def with_slopes(x: Vector) -> tuple[RowValues, Rows]:
+            J, e = jax.jacfwd(lambda x: (error(x),) * 2, has_aux=True)(x)
+            return e, J
+
+        linearised = hoist(with_slopes, x0)
         self._alone = _expand.scalars(lambda x: linearised(x)[0], x0)
         self.x0, self.free = x0, np.setdiff1d(np.arange(x0.shape[0]), kept)
         self.whole = _expand.scalars(linearised, x0)
@@ -107,7 +114,7 @@ class Errors:
 
 
 def nearest(
-    error: Callable[[Array], Array],
+    error: Callable[[Array], RowValues],
     x0: Vector,
     M: Matrix,
     max_steps: int,
@@ -169,7 +176,7 @@ def nearest(
             # Where N K (y - r) vanishes, the derivative of H does not count.
             return stationarity(y, stop_gradient)
 
-        y = root(residual, _start(search, metrics, residual, max_steps), max_steps)
+        y = as_root(residual, _start(search, metrics, residual, max_steps))
     result = worst(
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
@@ -187,7 +194,7 @@ def _start(search: Callable[[Matrix], Vector], metrics: Array, residual: Callabl
     """
 
     def found(W: Matrix) -> tuple[Vector, Array]:
-        y = root(residual, search(W), max_steps)
+        y = _newton(residual, search(W), max_steps)
         size = jnp.linalg.norm(residual(y, None))
         return y, jnp.where(jnp.isfinite(size), size, jnp.inf)
 
@@ -234,12 +241,22 @@ def _coarse_search(error: Callable[[Array], Array], z: Array, max_steps: int) ->
 
 def root(residual: Callable, z: Array, max_steps: int) -> Array:
     """Solves `residual(z, None)` = 0 by Newton's method from nearby, with derivatives."""
+    return as_root(residual, _newton(residual, z, max_steps))
+
+
+def _newton(residual: Callable, z: Array, max_steps: int) -> Array:
     eps = float(jnp.finfo(z.dtype).eps)
-    rtol = atol = 64 * eps
-    solver = exact(z.dtype)
-    # Newton's method carries the derivative.
-    finish, adjoint = optx.Newton(rtol, atol, linear_solver=solver), optx.ImplicitAdjoint(linear_solver=solver)
-    return optx.root_find(residual, finish, z, max_steps=max_steps, throw=False, adjoint=adjoint).value
+    solver = optx.Newton(64 * eps, 64 * eps, linear_solver=exact(z.dtype))
+    return optx.root_find(residual, solver, stop_gradient(z), max_steps=max_steps, throw=False).value
+
+
+def as_root(residual: Callable, z: Array) -> Array:
+    """Returns z, where `residual(z, None)` = 0, with the derivatives of that root by the implicit function theorem."""
+
+    def tangent(slope: Callable[[Array], Array], y: Array) -> Array:
+        return lx.linear_solve(lx.FunctionLinearOperator(slope, jax.eval_shape(lambda: y)), y, exact(y.dtype)).value
+
+    return jax.lax.custom_root(lambda z: residual(z, None), stop_gradient(z), lambda _, z: z, tangent)
 
 
 def exact(dtype: DTypeLike) -> SVD:
@@ -396,12 +413,12 @@ def assemble(
 
 @jit_fast_compile
 def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
-    M = mechanism.mass(q0, t, v0.shape[0])
+    M = _expand.scalars(lambda q, t: mechanism.mass(q, t, v0.shape[0]), q0, t)(q0, t)
     at, x0 = (lambda x: x), q0
     if mechanism.kinematics is not None:
         at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
 
-    def of_position(x: Array) -> Array:
+    def of_position(x: Array) -> RowValues:
         return mechanism.errors(at(x), jnp.zeros_like(v0), t, afar=True)[0]
 
     of_q = nearest(of_position, x0, M, max_steps, kept=kept.q)

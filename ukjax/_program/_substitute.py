@@ -385,6 +385,7 @@ def hoist(function: Callable[..., PyTree], *examples: Array, axes: Sequence[tupl
     `equinox.filter_closure_convert` will not do: it refuses arguments on other devices than the examples.
     """
     closed, shapes = jax.make_jaxpr(function, axis_env=list(axes), return_shape=True)(*examples)
+    closed = with_results(closed, range(len(closed.out_avals)))  # derivatives would follow what has no use, too
     places = tuple(map(_places, closed.consts))
     constants = [x for x, known in zip(closed.consts, places, strict=True) if known is None]
     return Hoisted(closed.jaxpr, constants, jax.tree_util.tree_structure(shapes), places)
