@@ -91,10 +91,12 @@ class AbstractLinkedSystem(AbstractConstrainedSystem):
         """Returns the rows of several constraints by name, as each gives by itself; zero where rounding errors."""
 
     @abc.abstractmethod
-    def own_errors(self, q: Coordinates, v: Vector, t: Scalar, afar: bool) -> Mapping[str, tuple[RowValues, RowValues]]:
+    def own_errors(
+        self, q: Coordinates, v: Vector | None, t: Scalar, afar: bool
+    ) -> Mapping[str, tuple[RowValues, RowValues]]:
         """Returns the errors of the same constraints in position (empty without one) and in velocity, as each does.
 
-        `afar`: see `Mechanism.errors`.
+        v: None at rest; `afar`: see `Mechanism.errors`.
         """
 
     @abc.abstractmethod
@@ -327,7 +329,9 @@ class Mechanism(AbstractShown):
 
     def position_error(self, q: Coordinates, t: Scalar) -> Float[Array, " r"]:
         """Returns Φ of every holonomic constraint, in order."""
-        return _concatenate([c.position_error(q, t) for c in self.constraints], q)
+        known = self.system.own_errors(q, None, t, False) if isinstance(self.system, AbstractLinkedSystem) else {}
+        named = self.named_constraints.items()
+        return _concatenate([known[name][0] if name in known else c.position_error(q, t) for name, c in named], q)
 
     def velocity_error(self, q: Coordinates, v: Vector, t: Scalar) -> Float[Array, " r"]:
         """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""

@@ -7,7 +7,6 @@ already is not computed again, however differently it was written.
 import contextlib
 import functools as ft
 import math
-import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,9 +19,10 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from jax.numpy import finfo
 from jax.typing import DTypeLike
 from jaxtyping import Array
-from numpy.typing import ArrayLike
 
 from .._lowering._entry import (
+    COMMUTATIVE,
+    FOLDED,
     LARGEST,
     VALUES,
     Block,
@@ -40,54 +40,6 @@ from .._lowering._entry import (
 )
 from .._lowering._program import Routine
 from .._program import Parameters
-
-
-def _divided(x: np.number, y: np.number) -> ArrayLike:
-    """The quotient x / y; for integers it is truncated, and -1 where y = 0, as in XLA."""
-    if not np.issubdtype(x.dtype, np.integer):
-        return np.divide(x, y)
-    if y == 0:
-        return np.array(-1).astype(x.dtype)
-    whole = abs(int(x)) // abs(int(y))
-    return np.array(whole if (x < 0) == (y < 0) else -whole).astype(x.dtype)
-
-
-# The functions of NumPy that fold constants, for the primitives of `jax.lax`. (Python's operators on NumPy's numbers
-# give the same, and sooner.)
-FOLDED: dict[Primitive, Callable[..., ArrayLike]] = {
-    prims.add_p: operator.add,
-    prims.sub_p: operator.sub,
-    prims.mul_p: operator.mul,
-    prims.div_p: _divided,
-    prims.neg_p: np.negative,
-    prims.abs_p: np.abs,
-    prims.sign_p: np.sign,
-    prims.square_p: np.square,
-    prims.sin_p: np.sin,
-    prims.cos_p: np.cos,
-    prims.tan_p: np.tan,
-    prims.atan2_p: np.arctan2,
-    prims.exp_p: np.exp,
-    prims.log_p: np.log,
-    prims.sqrt_p: np.sqrt,
-    prims.tanh_p: np.tanh,
-    prims.max_p: np.maximum,
-    prims.min_p: np.minimum,
-    prims.floor_p: np.floor,
-    prims.ceil_p: np.ceil,
-    prims.eq_p: np.equal,
-    prims.ne_p: np.not_equal,
-    prims.lt_p: np.less,
-    prims.le_p: np.less_equal,
-    prims.gt_p: np.greater,
-    prims.ge_p: np.greater_equal,
-    prims.not_p: np.invert,
-    prims.is_finite_p: np.isfinite,
-    prims.and_p: np.bitwise_and,
-    prims.or_p: np.bitwise_or,
-    prims.xor_p: np.bitwise_xor,
-}
-COMMUTATIVE = {prims.add_p, prims.mul_p, prims.max_p, prims.min_p, prims.and_p, prims.or_p, prims.eq_p, prims.ne_p}
 
 
 # (graph, arguments, parameters, dtype) -> the simpler entry that an operation of an entry each returns, or None.

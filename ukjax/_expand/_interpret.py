@@ -16,11 +16,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Va
 from jaxtyping import Array
 
 from .. import _program
-from .._lowering._entry import Entry, Node, NotScalar, constant, entries, name_of
+from .._lowering._entry import FOLDED, Entry, Node, NotScalar, constant, entries, name_of
 from .._lowering._program import Program, Routine
 from .._program import Parameters
 from ._choice import is_at_most, is_long, selected
-from ._graph import FOLDED, Cut, Graph
+from ._graph import Cut, Graph
 from ._piece import piece_p
 from ._structure import BY_NAME, STRUCTURE, Rule, row
 from ._symmetric import pivots_p, pivots_rule, solve_p, solve_rule

@@ -13,6 +13,7 @@ Not recognised are roots (sqrt(x^2) is x for half of all x), functions with bran
 import functools as ft
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -94,6 +95,54 @@ def entries(value: ArrayLike, dtype: np.dtype) -> np.ndarray:
         raise NotScalar("a large array, or a random key")
     value = np.asarray(value, dtype)
     return np.fromiter(value.flat, object, value.size).reshape(value.shape)
+
+
+def _divided(x: np.number, y: np.number) -> ArrayLike:
+    """The quotient x / y; for integers it is truncated, and -1 where y = 0, as in XLA."""
+    if not np.issubdtype(x.dtype, np.integer):
+        return np.divide(x, y)
+    if y == 0:
+        return np.array(-1).astype(x.dtype)
+    whole = abs(int(x)) // abs(int(y))
+    return np.array(whole if (x < 0) == (y < 0) else -whole).astype(x.dtype)
+
+
+# The functions of NumPy that fold constants, for the primitives of `jax.lax`. (Python's operators on NumPy's numbers
+# give the same, and sooner.)
+FOLDED: dict[Primitive, Callable[..., ArrayLike]] = {
+    prims.add_p: operator.add,
+    prims.sub_p: operator.sub,
+    prims.mul_p: operator.mul,
+    prims.div_p: _divided,
+    prims.neg_p: np.negative,
+    prims.abs_p: np.abs,
+    prims.sign_p: np.sign,
+    prims.square_p: np.square,
+    prims.sin_p: np.sin,
+    prims.cos_p: np.cos,
+    prims.tan_p: np.tan,
+    prims.atan2_p: np.arctan2,
+    prims.exp_p: np.exp,
+    prims.log_p: np.log,
+    prims.sqrt_p: np.sqrt,
+    prims.tanh_p: np.tanh,
+    prims.max_p: np.maximum,
+    prims.min_p: np.minimum,
+    prims.floor_p: np.floor,
+    prims.ceil_p: np.ceil,
+    prims.eq_p: np.equal,
+    prims.ne_p: np.not_equal,
+    prims.lt_p: np.less,
+    prims.le_p: np.less_equal,
+    prims.gt_p: np.greater,
+    prims.ge_p: np.greater_equal,
+    prims.not_p: np.invert,
+    prims.is_finite_p: np.isfinite,
+    prims.and_p: np.bitwise_and,
+    prims.or_p: np.bitwise_or,
+    prims.xor_p: np.bitwise_xor,
+}
+COMMUTATIVE = {prims.add_p, prims.mul_p, prims.max_p, prims.min_p, prims.and_p, prims.or_p, prims.eq_p, prims.ne_p}
 
 
 # A safe prime, of which all powers of two that doubles have are different elements (modulo 2^61 - 1 they are only 61

@@ -359,7 +359,7 @@ class Robot(AbstractRobot):
         return _loops.own_rows(self, q, v)
 
     def own_errors(self, q, v, t, afar):
-        return _loops.own_errors(self, q, v, afar)
+        return _loops.own_errors(self, q, jnp.zeros(self.layout.n, q.dtype) if v is None else v, afar)
 
     def own_imbalance(self):
         return ft.partial(_dynamics.imbalance, self) if _dynamics.is_large(self) else None
