@@ -7,7 +7,7 @@ already is not computed again, however differently it was written.
 import contextlib
 import functools as ft
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -468,16 +468,12 @@ class Graph:
 
         Outside of it no number may be taken for one of them. `since`: the length of `made` before it, inputs included.
         """
-        made = [(known, key, x) for known, key in self.made[since:] if isinstance(x := known.get(key), Node)]
-        nodes = {x.order: x for _, _, x in made}
-        nodes |= {x.order: x for node in list(nodes.values()) for x in node.nodes}
         depends = {x.order for x in inputs}
-        for order in sorted(nodes):
-            if any(x.order in depends for x in nodes[order].nodes):
-                depends.add(order)
-        for known, key, x in made:
-            if x.order in depends:
-                known.pop(key, None)
+        for known, key in self.made[since:]:
+            x = known.get(key)
+            if isinstance(x, Node) and (x.order in depends or any(map(ft.partial(_reads, depends), x.nodes))):
+                depends.add(x.order)
+                del known[key]
 
     def operation(self, primitive: Primitive, params: Parameters, dtype: np.dtype) -> Operation:
         """An elementwise primitive of `jax.lax` whose results are of this type."""
@@ -565,6 +561,11 @@ class Graph:
 
     def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
         return ft.reduce(self.add, terms) if terms else constant(0, dtype)
+
+
+def _reads(these: Collection[int], x: Node) -> bool:
+    """Whether a number, or an operation on arrays, is one of these, by their order, or such an operation reads one."""
+    return x.order in these or (isinstance(x, Block) and any(y.order in these for y in x.nodes))
 
 
 def key_of(params: Parameters) -> Hashable:
