@@ -77,6 +77,7 @@ from ukjax.rigid import (
 
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
+    "aged": (_collector, "_aged"),
     "assembly": (_gpu, "assembly"),
     "c_compiler": (_fmu, "c_compiler"),
     "c_part": (_c, "C_PART"),
@@ -88,6 +89,7 @@ REPLACEABLE = {
     "gpu_of": (_bind, "gpu_of"),
     "is_right": (_bind, "_is_right"),
     "handler_text": (_handler, "handler_text"),
+    "most_aged": (_collector, "MOST"),
     "long_program": (_interpreter, "LONG"),
     "short_program": (_interpreter, "SHORT"),
     "largest_stack": (_interpreter, "LARGEST_STACK"),

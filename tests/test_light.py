@@ -12,7 +12,7 @@ import pytest
 import ukjax
 
 from .helpers import assert_close, pendulum
-from .inside import jit_fast_compile, light_options, not_tracing, seldom_collecting
+from .inside import jit_fast_compile, light_options, not_tracing, replaced, seldom_collecting
 
 
 Q, V = jnp.array([0.6, -0.8]), jnp.array([0.4, 0.3])
@@ -102,7 +102,7 @@ def test_what_a_person_says_counts(said, flags, options):
 
 @pytest.mark.parametrize(
     ("usual", "meanwhile"),
-    [((700, 10, 10), (200_000, 10, 10)), ((0, 10, 10), (0, 10, 10)), ((300_000, 9, 9), (300_000, 9, 9))],
+    [((700, 10, 10), (4_000_000, 10, 10)), ((0, 10, 10), (0, 10, 10)), ((5_000_000, 9, 9), (5_000_000, 9, 9))],
 )
 def test_the_collector_is_left_as_it_was(usual, meanwhile):
     """And what somebody else said meanwhile counts."""
@@ -120,6 +120,28 @@ def test_the_collector_is_left_as_it_was(usual, meanwhile):
         assert gc.get_threshold() == (5, 5, 5)
     finally:
         gc.set_threshold(*before)
+
+
+def test_many_new_objects_are_looked_through_seldom():
+    """Those of a program that has been traced are not, until there are very many."""
+    collections, kept, before = [], [], gc.get_threshold()
+    watch = lambda phase, known: collections.append(known["generation"])
+    gc.collect()
+    gc.callbacks.append(watch)
+    try:
+        gc.set_threshold(700, 10, 10)
+        with replaced(aged=0, most_aged=900_000):
+            for turn in range(10):
+                with seldom_collecting():
+                    kept.append([[] for _ in range(100_000)])
+                if turn < 8:
+                    assert not collections
+                    assert gc.get_count()[0] < 700
+                    assert gc.get_freeze_count() == 0
+    finally:
+        gc.callbacks.remove(watch)
+        gc.set_threshold(*before)
+    assert 2 in collections
 
 
 def test_an_import_leaves_the_collector_as_it_was():

@@ -1,7 +1,7 @@
 """Python's garbage collector, which runs less often while many objects are made that stay.
 
-Imports make hundreds of thousands of them, and a program that is traced tens of thousands. Every collection looks
-through those that are new, in vain.
+Imports make hundreds of thousands of them, and a program that is traced up to millions. Every collection looks through
+those that are new, in vain.
 """
 
 import contextlib
@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 
 # New objects, less those that are gone, after which it runs.
-SELDOM = 200_000
+SELDOM = 4_000_000
+# With more new objects than this, a program has been traced; after so many all objects are looked through.
+MANY, MOST = 50_000, 8_000_000
 _lock = threading.Lock()
-_depth, _usual = 0, None
+_depth, _usual, _aged = 0, None, 0
 
 
 @contextlib.contextmanager
@@ -34,7 +36,26 @@ def seldom_collecting() -> Iterator[None]:
             _depth -= 1
             # Unless other code has changed it meanwhile.
             if not _depth and _usual is not None and gc.get_threshold() == (SELDOM, *_usual[1:]):
+                _age()
                 gc.set_threshold(*_usual)
+
+
+def _age() -> None:
+    """Lets many new objects count as old, so that the next collection does not look through them in vain.
+
+    The collector does not know of them then, so that they are counted here.
+    """
+    global _aged
+    new = gc.get_count()[0]
+    if new < MANY or gc.get_freeze_count():  # what the user has frozen is to stay so
+        return
+    _aged += new
+    if _aged > MOST:
+        _aged = 0
+        gc.collect()
+    else:
+        gc.freeze()
+        gc.unfreeze()
 
 
 # The imports of the package, until `imported`.
@@ -43,8 +64,5 @@ _imports.__enter__()
 
 
 def imported() -> None:
-    """Ends the imports. What they made counts as old, so that the next collection does not look through it."""
-    if not gc.get_freeze_count():  # else the user has frozen objects, which are to stay so
-        gc.freeze()
-        gc.unfreeze()
+    """Ends the imports."""
     _imports.__exit__(None, None, None)
