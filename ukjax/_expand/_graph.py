@@ -272,47 +272,49 @@ cut_p = Primitive("cut")
 
 
 class Operation:
-    """An elementwise primitive of `jax.lax` with its parameters, in a graph, and its results there.
+    """An elementwise primitive of `jax.lax` with its parameters, and its results in a graph.
+
+    It holds no reference to the graph, so that both are gone as soon as nothing needs them.
 
     Attributes:
         known: The results by the names of the arguments.
         function: The operation on arrays.
     """
 
-    __slots__ = ("commutes", "dtype", "function", "graph", "known", "params", "primitive", "simplify", "value")
+    __slots__ = ("commutes", "dtype", "function", "known", "params", "primitive", "simplify", "value")
 
-    def __init__(self, graph: "Graph", primitive: Primitive, params: Parameters, dtype: np.dtype):
-        self.graph, self.primitive, self.params, self.dtype = graph, primitive, params, dtype
+    def __init__(self, primitive: Primitive, params: Parameters, dtype: np.dtype):
+        self.primitive, self.params, self.dtype = primitive, params, dtype
         self.simplify, self.commutes = RULES.get(primitive), primitive in COMMUTATIVE
         self.value = VALUES.get(primitive) if dtype.kind == "f" else None
         self.known: dict[tuple[Name, ...], Entry] = {}
         # A product has a parameter, which its function fills in.
         self.function = ft.partial(lax.mul if primitive is prims.mul_p else primitive.bind, **params)
 
-    def __call__(self, *args: Entry) -> Entry:
+    def __call__(self, graph: "Graph", *args: Entry) -> Entry:
         """The entry that the operation makes of its arguments, simplified."""
-        simple = None if self.simplify is None else self.simplify(self.graph, args, self.params, self.dtype)
+        simple = None if self.simplify is None else self.simplify(graph, args, self.params, self.dtype)
         if simple is None and Node not in map(type, args):
-            simple = self._folded(args)
+            simple = self._folded(graph, args)
         if simple is not None:
             return simple
         args, names = self._in_order(args)
         known = self.known.get(names)
         if known is not None:
             return known
-        value = None if self.value is None else value_of(self.value, args, self.graph.constants)
-        same = None if value is None else self.graph.same(value, self.dtype)
+        value = None if self.value is None else value_of(self.value, args, graph.constants)
+        same = None if value is None else graph.same(value, self.dtype)
         if same is not None:
-            return self.graph.remembered(self.known, names, same)
-        node = self._made(args, names)
-        self.graph.set_value(node, value)
+            return graph.remembered(self.known, names, same)
+        node = self._made(graph, args, names)
+        graph.set_value(node, value)
         return node
 
-    def as_it_is(self, *args: Entry) -> Entry:
+    def as_it_is(self, graph: "Graph", *args: Entry) -> Entry:
         """The operation of the arguments, not simplified."""
         args, names = self._in_order(args)
         known = self.known.get(names)
-        return self._made(args, names) if known is None else known
+        return self._made(graph, args, names) if known is None else known
 
     def _in_order(self, args: tuple[Entry, ...]) -> tuple[tuple[Entry, ...], tuple[Name, ...]]:
         """The arguments, constants first if their order does not matter; and their names."""
@@ -322,18 +324,18 @@ class Operation:
                 args = y, x
         return args, tuple([x.order if isinstance(x, Node) else name_of(x) for x in args])
 
-    def _made(self, args: tuple[Entry, ...], names: tuple[Name, ...]) -> Node:
-        node = Node(self.function, args, self.dtype, self.graph.next_order())
+    def _made(self, graph: "Graph", args: tuple[Entry, ...], names: tuple[Name, ...]) -> Node:
+        node = Node(self.function, args, self.dtype, graph.next_order())
         node.primitive, node.params = self.primitive, self.params
-        return self.graph.remembered(self.known, names, node)
+        return graph.remembered(self.known, names, node)
 
-    def _folded(self, numbers: Sequence[Any]) -> Entry | None:
+    def _folded(self, graph: "Graph", numbers: Sequence[Any]) -> Entry | None:
         """The constant that the operation makes of constants."""
         fold = FOLDED.get(self.primitive)
         if fold is None:
             return None
         found = constant(fold(*numbers), self.dtype)
-        self.graph.constants.computed(self.primitive, numbers, found)
+        graph.constants.computed(self.primitive, numbers, found)
         return found
 
 
@@ -361,6 +363,7 @@ class Graph:
         cuts: The operations that are cut off so far, if any are to be.
         blocks: The number of operations on arrays that were kept.
         called: Functions with their arguments, which keep their identity meanwhile, and their results.
+        made: What has become known, in turn: the table and the key.
         turns: How often what is interpreted is repeated.
         most_along: The most operations of a motion, times the directions along which it is derived, for derivatives
             that are written out for each of them.
@@ -480,12 +483,12 @@ class Graph:
         key = primitive, key_of(params) if params else (), dtype
         found = self.operations.get(key)
         if found is None:
-            found = self.operations[key] = Operation(self, primitive, params, dtype)
+            found = self.operations[key] = Operation(primitive, params, dtype)
         return found
 
     def apply(self, primitive: Primitive, params: Parameters, args: Sequence[Entry], dtype: np.dtype) -> Entry:
         """The entry that an elementwise primitive makes of its arguments, simplified."""
-        return self.operation(primitive, params, dtype)(*args)
+        return self.operation(primitive, params, dtype)(self, *args)
 
     def same(self, value: Value, dtype: np.dtype) -> Entry | None:
         """The entry that is the same number for all inputs, or the negation of its negative; None if there is none."""
@@ -503,7 +506,7 @@ class Graph:
         minus = negated(x)
         if minus is not None:
             return minus
-        node = self._of(prims.neg_p, x.dtype).as_it_is(x)
+        node = self._of(prims.neg_p, x.dtype).as_it_is(self, x)
         if isinstance(node, Node) and x.value is not None:
             node.value = x.value.minus
         return node
@@ -516,19 +519,19 @@ class Graph:
     # The arithmetic in which factorisations are written.
 
     def add(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.add_p, x.dtype)(x, y)
+        return self._of(prims.add_p, x.dtype)(self, x, y)
 
     def sub(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.sub_p, x.dtype)(x, y)
+        return self._of(prims.sub_p, x.dtype)(self, x, y)
 
     def mul(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.mul_p, x.dtype)(x, y)
+        return self._of(prims.mul_p, x.dtype)(self, x, y)
 
     def neg(self, x: Entry) -> Entry:
-        return self._of(prims.neg_p, x.dtype)(x)
+        return self._of(prims.neg_p, x.dtype)(self, x)
 
     def div(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.div_p, x.dtype)(x, y)
+        return self._of(prims.div_p, x.dtype)(self, x, y)
 
     def sqrt(self, x: Entry) -> Entry:
         return self.apply(prims.sqrt_p, {"accuracy": None}, (x,), x.dtype)
@@ -539,25 +542,25 @@ class Graph:
         return self.apply(prims.reduce_precision_p, kept, (x,), x.dtype)
 
     def abs(self, x: Entry) -> Entry:
-        return self._of(prims.abs_p, x.dtype)(x)
+        return self._of(prims.abs_p, x.dtype)(self, x)
 
     def maximum(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.max_p, x.dtype)(x, y)
+        return self._of(prims.max_p, x.dtype)(self, x, y)
 
     def where(self, condition: Entry, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.select_n_p, x.dtype)(condition, y, x)
+        return self._of(prims.select_n_p, x.dtype)(self, condition, y, x)
 
     def greater(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.gt_p, np.dtype(bool))(x, y)
+        return self._of(prims.gt_p, np.dtype(bool))(self, x, y)
 
     def both(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.and_p, np.dtype(bool))(x, y)
+        return self._of(prims.and_p, np.dtype(bool))(self, x, y)
 
     def either(self, x: Entry, y: Entry) -> Entry:
-        return self._of(prims.or_p, np.dtype(bool))(x, y)
+        return self._of(prims.or_p, np.dtype(bool))(self, x, y)
 
     def negation(self, x: Entry) -> Entry:
-        return self._of(prims.not_p, np.dtype(bool))(x)
+        return self._of(prims.not_p, np.dtype(bool))(self, x)
 
     def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
         return ft.reduce(self.add, terms) if terms else constant(0, dtype)

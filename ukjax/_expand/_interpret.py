@@ -4,6 +4,7 @@ It follows the operations of JAX whose parameters it knows, with the values that
 JAX adds, or a value that is new, may change what an operation means: with it the operation is left to JAX.
 """
 
+import functools as ft
 import math
 from collections.abc import Callable, Sequence
 
@@ -369,7 +370,7 @@ def _elementwise(
     params = {k: None if k == "sharding" else v for k, v in params.items() if k != "out_dtype"}
     # A predicate of `select_n` and a bound of `clamp` may be single.
     spread = [x.flat if x.shape == aval.shape else np.broadcast_to(x, aval.shape).flat for x in args]
-    found = map(graph.operation(primitive, params, aval.dtype), *spread)
+    found = map(ft.partial(graph.operation(primitive, params, aval.dtype), graph), *spread)
     return np.fromiter(found, object, aval.size).reshape(aval.shape)
 
 

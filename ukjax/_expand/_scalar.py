@@ -110,7 +110,7 @@ class ScalarProgram:
                 (done[node.order],) = args
                 continue
             operation = graph.operation(node.primitive, node.params, node.dtype)
-            done[node.order] = (operation.as_it_is if as_it_is else operation)(*args)
+            done[node.order] = (operation.as_it_is if as_it_is else operation)(graph, *args)
         results = iter(program.outputs)
         found = [np.empty(aval.shape, object) for aval in self.gives]
         for array in found:
