@@ -135,8 +135,8 @@ def test_many_new_objects_are_looked_through_seldom():
                 with seldom_collecting():
                     kept.append([[] for _ in range(100_000)])
                 if turn < 8:
-                    assert not collections
-                    assert gc.get_count()[0] < 700
+                    assert 2 not in collections
+                    assert gc.get_count()[0] < 10_000  # another thread may make some
                     assert gc.get_freeze_count() == 0
     finally:
         gc.callbacks.remove(watch)

@@ -69,7 +69,7 @@ def is_large(robot: AbstractRobot) -> bool:
 
 @eqx.filter_jit
 def mass(robot: AbstractRobot, q: Coordinates, t: Scalar) -> Matrix:
-    """The mass matrix M (n, n), with armature; one call in the traced program, as is the force."""
+    """The mass matrix M (n, n), with armature; one call in the traced program, as a run needs it several times."""
     large = is_large(robot)
     M = _tree_scan.mass_matrix(stacked(robot, q)) if large else _tree_unrolled.mass_matrix(posture(robot, q), q.dtype)
     M = M + jnp.diag(_linkage.armature(robot, q.dtype))
@@ -82,7 +82,6 @@ def mass(robot: AbstractRobot, q: Coordinates, t: Scalar) -> Matrix:
     return M
 
 
-@eqx.filter_jit
 def force(robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar) -> Vector:
     """The force Q (n,) in M v' = Q, with the terms of velocity."""
     Q = _linkage.own_forces(robot, q, v) - bias(robot, q, v, is_large(robot))
