@@ -91,8 +91,11 @@ def test_the_older_form_names_parts_of_names():
     robot = rigid.from_urdf(leg(), loops=old)
     assert isinstance(robot.joints["loop1"], rigid.Spherical)
     assert list(robot.motors) == ["motor_left", "motor_right"]
-    with pytest.raises(ValueError, match="asks for 2 loops of two links each with 'loop'.*has 1"):
+    with pytest.raises(ValueError, match="asks for 2 loops of two links or joints each with 'loop'.*has 1"):
         rigid.from_urdf(leg(), loops=old | {"closed_loop_number": 2})
+    by_joints = leg().replace("loop1_A", "end").replace("loop1_B", "tip").replace("A_frame", "loop1_A")
+    robot = rigid.from_urdf(by_joints.replace("B_frame", "loop1_B"), loops=old)
+    assert (robot.joints["loop1"].parent, robot.joints["loop1"].child) == ("end", "tip")
     oldest = {"name_mot": "motor", "rotule_name": "rod", "Lidmot": [0, 1], "Lidvmot": [0, 1], "closed_loop": PAIR}
     robot = rigid.from_urdf(leg(), loops=oldest)
     assert [name for name in robot.joint_names if isinstance(robot.joints[name], rigid.Spherical)] == ["free_rod"]

@@ -9,8 +9,9 @@ The form is that of Gepetto's example-parallel-robots:
     joint_type: [SPHERICAL]         SPHERICAL, FIXED, or UJOINT_XY, a universal joint about x and then y
 
 Its older forms name parts of names: `name_mot: mot` for all joints with "mot" in their names, `rotule_name: ball` for
-joints that are SPHERICAL, and for the pairs `name_closedloop: loop`, `closed_loop_number: 2` for the links whose names
-have "loop0", "loop1", ... in them, two each. `Lidmot` and `Lidvmot` number the motors in another program's order.
+joints that are SPHERICAL, and for the pairs `name_closedloop: loop`, `closed_loop_number: 2` for the links, or else the
+joints, whose names have "loop0", "loop1", ... in them, two each. `Lidmot` and `Lidvmot` number the motors in another
+program's order.
 """
 
 import difflib
@@ -210,16 +211,20 @@ def _link(found: Description, name: str) -> str:
 def _searched(
     found: Description, search: tuple[str, int, type[AbstractJoint]] | None
 ) -> Iterable[tuple[str, str, type[AbstractJoint]]]:
-    """The pairs of links that the older form describes; loops are numbered from 0 or from 1."""
+    """The pairs of links or joints that the older form describes; loops are numbered from 0 or from 1."""
     if search is None:
         return
     part, count, of = search
-    ends = {k: [x for x in found.links if re.search(rf"{re.escape(part)}{k}(?!\d)", x)] for k in range(count + 1)}
-    pairs = [pair for links in ends.values() if len(links) == 2 for pair in itertools.combinations(links, 2)]
+
+    def ends(k: int, names: Iterable[str]) -> list[str]:
+        return [name for name in names if re.search(rf"{re.escape(part)}{k}(?!\d)", name)]
+
+    found_ends = [ends(k, found.links) or ends(k, found.joints) for k in range(count + 1)]
+    pairs = [(names[0], names[1]) for names in found_ends if len(names) == 2]
     if len(pairs) != count:
         raise ValueError(
-            f"loops asks for {count} loops of two links each with {part!r} and a number in their names, but the URDF "
-            f"has {len(pairs)}."
+            f"loops asks for {count} loops of two links or joints each with {part!r} and a number in their names, but "
+            f"the URDF has {len(pairs)}."
         )
     for first, second in pairs:
         yield first, second, of
