@@ -296,6 +296,10 @@ def one(joint, **options):
     return rigid.Robot({"arm": BODY}, {"A": joint}, **options)
 
 
+def moves(robot, n_q, n):
+    ukjax.equation_of_motion(robot.mechanism(), jnp.zeros(n_q), jnp.zeros(n))
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
@@ -334,6 +338,10 @@ def one(joint, **options):
         (lambda: four_bar().coordinate(jnp.zeros(4), "A"), r"q must have shape \(3,\), but has shape \(4,\)"),
         (lambda: four_bar().position(jnp.zeros((2, 3)), "crank"), r"q must have shape \(3,\).*jax.vmap"),
         (lambda: four_bar().energy(jnp.zeros(3), jnp.zeros(2)), r"v must have shape \(3,\), but has shape \(2,\)"),
+        (lambda: moves(four_bar(), 2, 2), r"q must have shape \(3,\), but has shape \(2,\)"),
+        (lambda: moves(four_bar(), 4, 4), r"q must have shape \(3,\), but has shape \(4,\)"),
+        (lambda: moves(one(rigid.Spherical("ground", "arm")), 3, 3), r"q has shape \(3,\).* has 4 coordinates and 3"),
+        (lambda: moves(one(rigid.Spherical("ground", "arm")), 4, 4), r"v shape \(4,\).* 4 coordinates and 3 speeds"),
         (lambda: one(rigid.Spherical("ground", "arm"), home={"A": np.zeros(4)}), r"home\['A'\] has a quaternion of"),
         (lambda: one(ARM["A"], turns=3), "turns must be names of joints"),
         (lambda: rigid.from_urdf("<robot/>", floating="yes"), "floating must be True or False"),

@@ -51,6 +51,8 @@ class TreeKinematics(AbstractKinematics):
         return _turns.met(self.robot, jnp.concatenate([moved, turns]))
 
     def _each(self, of: Callable[[AbstractMotion, Array, Array], Array], q: Array, v: Array) -> Array:
+        if (q.shape, v.shape) != ((self.layout.n_q,), (self.layout.n,)):
+            raise ValueError(f"the robot has {self.layout.n_q} coordinates and {self.layout.n} speeds")
         runs: list[tuple[AbstractMotion, Node, Node]] = []
         for motion, node in zip(self.motions, self.layout.nodes, strict=True):
             # Neighbours whose speeds are the rates of their coordinates go together.

@@ -356,19 +356,20 @@ class Robot(AbstractRobot):
         return constraints_of(self)
 
     def own_rows(self, q, v, t):
-        return _loops.own_rows(self, q, v)
+        return _loops.own_rows(self, self._coordinates(q), v)
 
     def own_errors(self, q, v, t, afar):
+        q = self._coordinates(q)
         return _loops.own_errors(self, q, jnp.zeros(self.layout.n, q.dtype) if v is None else v, afar)
 
     def own_imbalance(self):
         return ft.partial(_dynamics.imbalance, self) if _dynamics.is_large(self) else None
 
     def mass(self, q, t):
-        return _dynamics.mass(self, q, t)
+        return _dynamics.mass(self, self._coordinates(q), t)
 
     def force(self, q, v, t):
-        return _dynamics.force(self, q, v, t)
+        return _dynamics.force(self, self._coordinates(q), v, t)
 
     def free(self, applied):
         return _dynamics.free(self, applied)
