@@ -200,6 +200,27 @@ def test_a_small_unit_does_not_make_a_wrong_state_satisfied():
         ukjax.assemble(contradictory, [1.0, 1.0], [0.0, 0.0])
 
 
+def test_large_terms_that_cancel_in_rows_do_not_matter():
+    """Sizes of cancelled terms are no scales of rows: with them states of long chains were refused."""
+    J = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+    far = 1e7 * jnp.tril(jnp.ones((4, 4)), -1)
+
+    def rows(q, t):
+        return jnp.sum((far + J) * q[None], axis=1) - jnp.sum(far * q[None], axis=1) - J @ jnp.ones(4)
+
+    mechanism = ukjax.Mechanism(falling(n=4), ukjax.Holonomic(rows))
+    q, v = ukjax.assemble(mechanism, [1.1, 0.9, 0.8, 1.0], [0.1, 0.2, 0.3, 0.4])
+    assert_close(q, jnp.ones(4), atol=1e-8)  # rounding of 1e7
+    assert_close(v, jnp.zeros(4), atol=1e-8)
+
+
+def test_a_coordinate_that_rows_hold_by_rounding_errors_only_stays():
+    mechanism = ukjax.Mechanism(falling(), ukjax.Holonomic(lambda q, t: (q[0] + 1e-90 * q[1] - 1.0)[None]))
+    q, v = ukjax.assemble(mechanism, [0.5, 2.0], [0.3, 0.7])
+    assert_close(q, jnp.array([1.0, 2.0]), atol=1e-15)
+    assert_close(v, jnp.array([0.0, 0.7]), atol=1e-15)
+
+
 def test_a_singular_mass_of_a_quaternion():
     mechanism = body(*BODIES["heavy"][0])
     p, v = jnp.array(BODIES["heavy"][1]) * 1.3, jnp.array([0.4, -0.3, 2.0, 1.0])

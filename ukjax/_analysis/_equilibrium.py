@@ -87,8 +87,8 @@ def sizes_of(plant: Plant, constant: Callable[..., Array], q: Coordinates, v: Ve
     N, moved = mechanism.displacements(q, t, v.shape[0])
     position, of_d = _rows(lambda q, d, t: mechanism.position_error(mechanism.retract(q, d, t), t), q, rest, t)
     velocity, of_v = _rows(mechanism.velocity_error, q, v, t)
-    levers = jnp.maximum(position.levers, jnp.abs(of_d)), jnp.maximum(velocity.levers, jnp.abs(of_v)), jnp.abs(A)
-    _, E = balancing_scales(jnp.concatenate(levers), C)
+    levers = jnp.concatenate([position.levers, velocity.levers, jnp.abs(A)])
+    _, E = balancing_scales(jnp.concatenate([of_d, of_v, A]), levers, C)
     along = _lengths_of(of_d, position, E), _lengths_of(of_v, velocity, E)
 
     s_d = _first(_least(position.terms / along[0]), _largest(moved / E), 1.0)

@@ -40,6 +40,8 @@ from .._types import BoolScalar, Matrix, Partition, Rows, RowValues, Vector
 SWEEPS = 64
 # An entry counts as rounding below this part of the largest of its row; a mass ratio of 1e12 leaves larger ones.
 ROUNDED = 1e-9
+# An entry whose terms cancel to less than this part is the size of another state; as the cut-off of `SVD`.
+CANCELLED = 1e-4
 
 
 class Metric(NamedTuple):
@@ -132,26 +134,29 @@ def inverse_powers(sizes: Array) -> Array:
     return 1 / power_of_two(jnp.where(sizes > 0, sizes, 1.0))
 
 
-def balancing_scales(sizes: Rows, C: Vector) -> tuple[RowValues, Vector]:
-    """Returns scales of the rows, D (m,), and of the coordinates, E (n,), for which the entries of D A E are about one.
+def balancing_scales(A: Rows, levers: Rows, C: Vector) -> tuple[RowValues, Vector]:
+    """Returns powers of two, D (m,) and E (n,): entries of A E differ little, and rows of D A E are about one long.
 
     A rank test of D A E depends neither on units nor on masses. In the metric of M, rows that only a heavy body
     distinguishes differ by the root of a mass ratio. That may be less than the difference of redundant rows off the
-    constraints.
+    constraints. `levers`: sizes that the entries of A would have if none of their terms cancelled. They may be far too
+    large, so they count only in rows that have no other entries.
     """
+    sizes = jnp.abs(A)
     entries = sizes * C[None]
-    counts = (entries > ROUNDED * jnp.max(entries, axis=1, keepdims=True, initial=0.0)).astype(sizes.dtype)
-    logs = jnp.log2(jnp.where(counts > 0, sizes, 1.0))
+    real = (sizes > CANCELLED * levers) & (entries > ROUNDED * jnp.max(entries, axis=1, keepdims=True, initial=0.0))
+    counts, logs = real.astype(sizes.dtype), jnp.log2(jnp.where(real, sizes, 1.0))
 
     def mean(x: Array, axis: int) -> Array:
         return jnp.sum(counts * x, axis) / jnp.maximum(jnp.sum(counts, axis), 1)
 
     def closer(_, E: Vector) -> Vector:
         D = -mean(logs + E[None], 1)
-        return jnp.where(jnp.any(counts > 0, axis=0), -mean(logs + D[:, None], 0), E)
+        return jnp.where(jnp.any(real, axis=0), -mean(logs + D[:, None], 0), E)
 
-    E = jnp.round(jax.lax.fori_loop(0, SWEEPS, closer, jnp.log2(C)))
-    return jnp.exp2(jnp.round(-mean(logs + E[None], 1))), jnp.exp2(E)
+    E = jnp.exp2(jnp.round(jax.lax.fori_loop(0, SWEEPS, closer, jnp.log2(C))))
+    terms = jnp.where(jnp.any(real, axis=1, keepdims=True), jnp.where(real, sizes, 0), levers)
+    return 1 / power_of_two(row_lengths(terms * E[None])), E
 
 
 def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:

@@ -141,7 +141,7 @@ def nearest(
     M, rest = M[errors.free][:, errors.free], jnp.zeros(n, x0.dtype)
     e, J = errors.linearised(rest)
     C = coordinate_scales(M, J)
-    D, E = balancing_scales(jnp.maximum(rounding.levers, jnp.abs(stop_gradient(J))), C)
+    D, E = balancing_scales(stop_gradient(J), rounding.levers, C)
     K, B = E[:, None] * M * E[None], D[:, None] * J * E[None]
     h = _positive(jnp.max(jnp.abs(jnp.diagonal(K))))  # the heaviest coordinate
     candidates = [K, K + h * B.T @ B, E[:, None] * shifted(M, C) * E[None]]
