@@ -141,6 +141,7 @@ def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
         (["own.py"], "TARGET must also name a function in own.py: own.py:scenario or own.py:tuning"),
         (["robot.xml"], "there is no file 'robot.xml'"),
         (["own.py:nothing"], "own.py has no factory 'nothing'. Functions there: scenario, tuning, nowhere, wrong."),
+        (["models.delta:nothing"], "models.delta has no factory 'nothing'. Functions there: scenario."),
         (["own.py:number"], "own.py:number must be a function that returns a ukjax.Scenario, but is int"),
         (["own.py:wrong"], "must return a ukjax.Scenario, but returned int"),
         (["other.py:scenario"], "There is no file other.py"),

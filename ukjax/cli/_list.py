@@ -151,16 +151,12 @@ def _walk(paths: Sequence[str], prefix: str) -> Iterator[str]:
 def _own(module: ModuleType) -> list[tuple[str, Callable[..., Scenario]]]:
     """The module's own public functions that return a Scenario and can be called without arguments."""
     found = []
-    for name, value in vars(module).items():
-        if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != module.__name__:
-            continue
-        signature = inspect.signature(value)
-        needed = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in _MANY]
-        returned = signature.return_annotation
-        # With `from __future__ import annotations` the annotation is text.
-        is_scenario = returned.split(".")[-1] == "Scenario" if isinstance(returned, str) else returned is Scenario
-        if is_scenario and not needed:
-            found.append((name, value))
+    for name, function in _target.functions(module).items():
+        needed = [
+            p for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind not in _MANY
+        ]
+        if _target.returns(function, Scenario) and not needed:
+            found.append((name, function))
     return found
 
 

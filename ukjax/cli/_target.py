@@ -95,7 +95,7 @@ def factory(target: str, kind: type[T]) -> Callable[..., T]:
     """The function that TARGET names. Raises UsageError."""
     place, colon, name = target.rpartition(":")
     if target.endswith(".py") and Path(target).is_file():
-        names = _public(module(target)) or ["a_function_that_returns_it"]
+        names = _makers(module(target), kind) or ["a_function_that_returns_it"]
         raise UsageError(
             f"TARGET must also name a function in {target}: {' or '.join(f'{target}:{k}' for k in names)}."
         )
@@ -107,7 +107,7 @@ def factory(target: str, kind: type[T]) -> Callable[..., T]:
     there = module(place)
     found: Callable[..., T] | None = getattr(there, name, None)
     if found is None:
-        known = ", ".join(_public(there))
+        known = ", ".join(_makers(there, kind))
         raise UsageError(f"{place} has no factory {name!r}. Functions there: {known or 'none'}.")
     if not callable(found):
         wanted = f"a function that returns a {PLACES[kind]}"
@@ -115,10 +115,23 @@ def factory(target: str, kind: type[T]) -> Callable[..., T]:
     return found
 
 
-def _public(there: ModuleType) -> list[str]:
-    """The names of the module's own public functions."""
-    mine = (k for k, v in vars(there).items() if inspect.isfunction(v) and v.__module__ == there.__name__)
-    return [k for k in mine if not k.startswith("_")]
+def functions(there: ModuleType) -> dict[str, Callable[..., object]]:
+    """The module's own public functions, by name."""
+    mine = {name: x for name, x in vars(there).items() if inspect.isfunction(x) and x.__module__ == there.__name__}
+    return {name: function for name, function in mine.items() if not name.startswith("_")}
+
+
+def returns(function: Callable[..., object], kind: type) -> bool:
+    """Whether a function is annotated to return a `kind`."""
+    returned = inspect.signature(function).return_annotation
+    # With `from __future__ import annotations` the annotation is text.
+    return returned.split(".")[-1] == kind.__name__ if isinstance(returned, str) else returned is kind
+
+
+def _makers(there: ModuleType, kind: type) -> list[str]:
+    """Names of the functions that are annotated to return a `kind`, or of all functions if none is."""
+    found = functions(there)
+    return [name for name, function in found.items() if returns(function, kind)] or [*found]
 
 
 def module(place: str) -> ModuleType:
