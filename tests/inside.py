@@ -97,6 +97,7 @@ REPLACEABLE = {
     "first_machine": (_bind, "compiled"),
     "optimised_machine": (_handler, "Machine"),
     "improved": (_lowering_compile.Tier, "improved"),
+    "tier": (_lowering_compile.Tier, "__init__"),
     "panel_motion": (_panels, "panel_motion"),
     "part": (_kernel, "PART"),
     "portion": (_simulate_batch, "BYTES"),
