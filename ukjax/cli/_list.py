@@ -150,17 +150,14 @@ def _walk(paths: Sequence[str], prefix: str) -> Iterator[str]:
 
 def _own(module: ModuleType) -> list[tuple[str, Callable[..., Scenario]]]:
     """The module's own public functions that return a Scenario and can be called without arguments."""
-    found = []
-    for name, function in _target.functions(module).items():
-        needed = [
-            p for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind not in _MANY
-        ]
-        if _target.returns(function, Scenario) and not needed:
-            found.append((name, function))
-    return found
+    found = _target.functions(module).items()
+    return [(name, one) for name, one in found if _target.returns(one, Scenario) and not _needs_arguments(one)]
 
 
-_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+def _needs_arguments(function: Callable[..., object]) -> bool:
+    many = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.default is p.empty and p.kind not in many for p in parameters)
 
 
 def entry(scenario: Scenario) -> Entry:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 
 import jax.numpy as jnp
 
@@ -121,7 +121,7 @@ def functions(there: ModuleType) -> dict[str, Callable[..., object]]:
     return {name: function for name, function in mine.items() if not name.startswith("_")}
 
 
-def returns(function: Callable[..., object], kind: type) -> bool:
+def returns(function: Callable[..., object], kind: type[T]) -> TypeGuard[Callable[..., T]]:
     """Whether a function is annotated to return a `kind`."""
     returned = inspect.signature(function).return_annotation
     # With `from __future__ import annotations` the annotation is text.

@@ -114,7 +114,7 @@ def _parsed(contents: object, called: str) -> Additions:
     if "name_closedloop" in contents:
         name, count = contents["name_closedloop"], contents.get("closed_loop_number", 1)
         if not isinstance(name, str) or not name or not isinstance(count, int) or not 0 <= count <= 1000:
-            _refuse(called, "must have a text as name_closedloop, and a number as closed_loop_number")
+            _refuse(called, "must have a text as name_closedloop, and a number from 0 to 1000 as closed_loop_number")
         search = name, count, _closure(contents.get("type", "6D"), called)
     return Additions({}, pairs, motors, dict(zip(names, kinds, strict=True)), balls, search)
 
